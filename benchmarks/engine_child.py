@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ PACKED = 32768
 SEEDS = 1 << 20
 """From the first seed of a run to that of the next: more than it has requests."""
 CONTROL = "torch_head"
+KERNELS = ("vllm._C", "vllm.vllm_flash_attn._vllm_fa2_C", "vllm.vllm_flash_attn._vllm_fa3_C", "flashinfer")
+"""Modules of kernels that vLLM uses where they are there."""
 
 Say = Callable[[dict[str, Any]], None]
 
@@ -129,7 +132,9 @@ def described(llm: Any) -> dict[str, Any]:
     executor = getattr(llm.llm_engine, "model_executor", None)
     worker = getattr(executor, "driver_worker", None)  # in others, too, with several ranks
     sampler = worker and type(worker.model_runner.sampler).__name__
+    layers = (getattr(x, "get_attn_backend", None) for x in compiled.static_forward_context.values())
     return {
+        "attention": sorted({get().get_name() for get in layers if get}), "lacks": lacking(),
         "runner": 2 if config.use_v2_model_runner else 1,
         "compilation": getattr(compiled.mode, "name", str(compiled.mode)),
         "graphs": getattr(compiled.cudagraph_mode, "name", str(compiled.cudagraph_mode)),
@@ -137,6 +142,18 @@ def described(llm: Any) -> dict[str, Any]:
         "sampler": sampler, "in_process": worker is not None,
         "async": bool(config.scheduler_config.async_scheduling),
     }  # fmt: skip
+
+
+def lacking() -> list[str]:
+    """Return which kernels that vLLM would use are not installed."""
+    found = []
+    for name in KERNELS:
+        try:
+            there = find_spec(name) is not None
+        except ImportError:  # the package around it
+            there = False
+        found += [] if there else [name]
+    return found
 
 
 def prompt(length: int, vocabulary: int, drawn: torch.Generator) -> list[int]:

@@ -294,7 +294,9 @@ def _row(
     peers: dict[str, Line] = {}
     for arm in ARMS[1:]:
         if seconds := times.get(arm):
-            peers[arm] = {"ms": round(1e3 * statistics.median(seconds), 5)}
+            made = found(lines[arm], "start_s")
+            kernels = {name: made[name] for name in ("attention", "lacks") if made.get(name)}
+            peers[arm] = {"ms": round(1e3 * statistics.median(seconds), 5), **kernels}
         else:
             peers[arm] = {"absent": absent.get(arm, "not asked for")}
     ours = times.get("rlk")

@@ -102,8 +102,6 @@ READ_OTHER_TEXT = {
     "rlk/lower/common/machine.py": "docstrings of portable functions",
     "rlk/lower/common/prelude.py": "prelude files",
     "rlk/lower/triton/module.py": "the version of the compiler",
-    "rlk/lower/cute/attention/consumer.py": "a view of an accumulator, as one of its elements is written",
-    "rlk/lower/cute/attention/kernel.py": "the arguments of a kernel",
     "rlk/lower/cute/attention/step.py": "the lines of a step, whose free names are its arguments",
 }
 """Files of lowerings that read text, and which."""
@@ -511,6 +509,8 @@ def _text_read(node: ast.AST) -> str | None:
             return "imports re"
         case ast.ImportFrom(module="re"):
             return "imports re"
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="ast"), attr="parse")):
+            return f"parses text: {ast.unparse(node)}"
         case ast.Call(func=ast.Attribute(value=value, attr=attr)) if attr in TEXT_METHODS:
             return None if isinstance(value, ast.Constant) else f"takes text apart: {ast.unparse(node)}"
         case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[within]) if _is_word(left):
@@ -593,7 +593,22 @@ RETIRED = {
         "# it contracts what it computed",
     ),
     r"\b(acc_of_weights|what they weigh)\b(?!,)": ("probabilities p", "acc_of_weights = 0"),
-    r"\b(held_by|axes_held|spread_out|SpreadAxis)\b": ("fragment, thread-value layout", "axes_held = 1"),
+    r"\b(held_by|axes_held|held_each|spread_out|spread_rows|SpreadAxis)\b": (
+        "fragment, thread-value layout",
+        "axes_held = 1",
+    ),
+    r"\b(plan|memory|addresses)\.(owned|held)\b|\bowns_tile\b": (
+        "tiled axes, tile coordinate, dims of a value",
+        "for axis in plan.owned:",
+    ),
+    r"\b(kept_of_warp|put_away)\b": ("spilled to shared memory", "if put_away:"),
+    r"\bbox_ring\b|\bTMA box(es)?\b": ("TMA tile, pipeline of TMA loads", "box_ring(stages)"),
+    r"\broles_apart\b": ("warp specialization", "if roles_apart:"),
+    r"\b(carried_interface|carried_choice|recalled)\b": (
+        "wheel metadata, trace cache",
+        "carried_choice(wheel)",
+    ),
+    r"\b(monoid|fold)\.weighs\b": ("softmax, numerators", "if monoid.weighs:"),
     r"\b(rows_are_alone|pieces_apart|told_apart|numbers_apart)\b": (
         "row-independent, parallel pieces",
         "rows_are_alone(kernel)",
@@ -605,17 +620,25 @@ RETIRED = {
         "out-of-bounds row, padding",
         "rows that are not there",
     ),
+    r"\w_turn\b": ("merges of a piece, or the index of a host loop", "matmul_leaf8_turn(piece)"),
 }
 """Patterns of retired words: the standard name, and a text that each finds."""
+
+
+def texts() -> list[Path]:
+    """List the files whose words are read: code, templates, generated modules, pages."""
+    folders = ("rlk", "templates", "docs", "generated", "examples")
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*"))
+    pages = (path for path in ROOT.glob("*.md") if path.name != "CHANGELOG.md")  # it says what was renamed
+    return sorted([*(path for path in found if path.suffix in (".py", ".j2", ".md")), *pages])
 
 
 def retired_words(path: str, source: str) -> list[Finding]:
     """Find identifiers and phrases that have a standard name."""
     return [
-        Finding(path, number, f"{found[0]!r} has a standard name: {name}")
-        for number, line in enumerate(source.splitlines(), 1)
+        Finding(path, source.count("\n", 0, found.start()) + 1, f"{found[0]!r} has a standard name: {name}")
         for pattern, (name, _) in RETIRED.items()
-        if (found := re.search(pattern, line))
+        for found in re.finditer(pattern, source)
     ]
 
 

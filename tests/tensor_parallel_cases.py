@@ -195,6 +195,13 @@ def products(of: Ranks, device: Device = "cpu") -> Found:
     narrow = d_y.clone().requires_grad_()
     column(narrow).backward(x[:, own])
     found["column"] = narrow.grad
+    biased = RowParallelLinear(512, 70, **options)
+    with torch.no_grad():
+        biased.weight.copy_(row.weight)
+        biased.bias.copy_(d_y[0])
+    y = biased(x[:, own])
+    y.backward(d_y)
+    found["biased"] = {"y": y.detach(), "bias": biased.bias.grad, "weight": biased.weight.grad}
     part = ops.matmul(x[:, own], w[:, own], leaves=4, part=of.part(4))
     found["tree"] = of.total(part, torch.float32)
     plain = ops.matmul(x[:, own], w[:, own], out_dtype=torch.float32)

@@ -102,7 +102,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 @pytest.mark.parametrize("rows", [16, 64, 128])
 @pytest.mark.parametrize("form", FORMS)
-def test_attention_by_boxes_has_the_bits_of_the_oracle(form: str, rows: int, loaded: set[str]) -> None:
+def test_attention_by_tma_has_the_bits_of_the_oracle(form: str, rows: int, loaded: set[str]) -> None:
     found = forward(FORMS[form], rows)
     assert loaded == {"k", "v"}
     assert_same(found, oracle(FORMS[form]), RESULTS)
@@ -113,7 +113,7 @@ def test_without_a_mask_too() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_gradients_by_boxes_have_the_bits_of_the_oracle(form: str, loaded: set[str]) -> None:
+def test_gradients_by_tma_have_the_bits_of_the_oracle(form: str, loaded: set[str]) -> None:
     inputs = pulled(FORMS[form], lse=True)
     found = backward(inputs)
     assert loaded == {"q", "k", "v", "d_o"}

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from test_several_products import case
+from test_several_products import program as program_of
 
+from rlk import lang
 from rlk.backends import cute
 from rlk.errors import Code, UnsupportedError
 from rlk.ir.nodes import MathModel, Program
@@ -101,3 +104,16 @@ def test_calls_on_a_device_ask_the_faster_one(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(cute, "compiles", lambda: True)
     assert dispatching.asked_for(H200) == FASTEST
     assert dispatching.asked_for(target("gfx942")) == ("triton",)
+
+
+def test_several_products_in_one_kernel_are_cutes_but_not_of_batches() -> None:
+    for name, wanted in (("gated", True), ("lora", True), ("strangers", True), ("batches", False)):
+        program = program_of(case(name, 16)[0])
+        extents = {
+            axis.name: 128 for kernel in program.kernels for d in kernel.params for axis in d.type.axes
+        }
+        assert by_cute_first(program, H200, extents) == wanted, name
+    derived = lang.op(saves=("x", "gate", "up"))(case("gated", 16)[0].fn)
+    derived.derive_vjp("x", "gate", "up")
+    gradient = reference_gradient(derived, derived.default_variant())
+    assert gradient is not None and not by_cute_first(gradient, H200, {"M": 128, "N": 128, "K": 128})

@@ -12,7 +12,7 @@ from benchmarks.engines import ARMS, TINY, rows, step_row, with_earlier_peers
 from benchmarks.merge import merged
 from benchmarks.rows import Record
 
-START = {"start_s": 30.0, "warm": False, "runner": 2}
+START = {"start_s": 30.0, "warm": False, "runner": 2, "attention": ["FLASH_ATTN"], "lacks": ["flashinfer"]}
 AGAIN = {"start_s": 10.0, "warm": True}
 COUNTS = {"compared": 24, "max": 0.0}
 
@@ -44,6 +44,8 @@ def test_a_decode_holds_within_the_time_of_95_percent_of_the_tokens(ms: float, h
     decode = rows(TINY, lines(ms), {ARMS[2]: "did not end in 9 s"})[0]
     assert decode["op"] == "vllm_decode" and decode["ms"] == pytest.approx(ms)
     assert decode["holds"] is holds and decode["peers"][ARMS[2]] == {"absent": "did not end in 9 s"}
+    peer = decode["peers"]["vllm"]
+    assert (peer["attention"], peer["lacks"]) == (["FLASH_ATTN"], ["flashinfer"])
 
 
 def test_log_probs_hold_if_none_differs_and_all_controls_do() -> None:

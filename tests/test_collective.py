@@ -201,7 +201,10 @@ def test_ranks_that_sum_other_terms_all_raise(ranks: list[Found]) -> None:
 
 def test_where_terms_are_new_to_one_rank_alone_both_raise(ranks: list[Found]) -> None:
     (first, said), (second, told) = (found["other terms"]["known"] for found in ranks[:2])
-    assert first == "RANKS_MISSING" and "rank 1 of 2 ranks said nothing within 1 s" in said
+    assert (
+        first == "RANKS_MISSING"
+        and "of torch.float32 [1, 2], new here: rank 1 of 2 ranks said nothing" in said
+    )
     assert (
         second == "RANKS_DIFFER"
         and "x: torch.float32 [6, 2] on rank 1, torch.float32 [1, 2] on rank 0" in told

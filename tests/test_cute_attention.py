@@ -241,6 +241,7 @@ SEEN = {
     "the columns of another thread": (r"quad = 2 \* \(mine % 4\)", "quad = 2 * ((mine + 1) % 4)"),
     "a maximum that does not start anew": (r"m_piece\[r\], m_before\[r\]", "m_before[r], m_before[r]"),
     "masked steps without a mask": (r"append\(select\(exists, ", "append(select(True, "),
+    "another head's keys": (r"k\[None, None, h\]", "k[None, None, h + 2]"),  # TMA loads zeros there
     "the last step alone masked": (r"of_rows\(full_steps\w*, imin\)", "of_rows(steps, imin)"),
 }
 
@@ -331,12 +332,12 @@ REFUSED_OF_TMA = {
         r"\g<1>(v_consumer_state.index + 1)",
         "another stage is cleared",
     ),
-    "a box of half the rows": (r"\(s_begin, 0\), \(64", "(s_begin, 0), (32", "by a copy of boxes"),
+    "a TMA tile of half the rows": (r"\(s_begin, 0\), \(64", "(s_begin, 0), (32", "by a copy of tiles"),
     "a barrier that counts other bytes": ("tx_count=8192", "tx_count=4096", "bytes landed"),
     "a stage that nobody frees": (r"k_ring.consumer_release\(k_consumer_state\)", "pass", "were not read"),
     "a stage that is not waited for": (r" +k_ring.consumer_wait\(k_consumer_state\)\n", "", "not read"),
     "a warpgroup that copies nothing": (r" +tma_load\(v_ring.*\n", "", "nothing fills"),
-    "a warpgroup that hands boxes on": (
+    "a warpgroup that hands TMA tiles on": (
         r"(k_ring = .*?producer_group=pipeline.CooperativeGroup\(pipeline.Agent.Thread)\)",
         r"\1, 128)",
         "128 threads hand",
@@ -347,12 +348,11 @@ REFUSED_OF_TMA = {
         r"\1with cute.arch.elect_one():\n\1    \2\n",
         "need not be the one",
     ),
-    "another head's keys": (r"k\[None, None, h\]", "k[None, None, h + 2]", "an index outside"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", REFUSED_OF_TMA)
-def test_what_a_device_would_not_do_with_boxes_is_refused(
+def test_what_a_device_would_not_do_with_tma_tiles_is_refused(
     mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_refused(monkeypatch, cute, REFUSED_OF_TMA[mistake], lambda: ran(FORMS["heads of 64"]))
@@ -362,7 +362,7 @@ def test_what_a_device_would_not_do_with_boxes_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("choice", "boxed"),
+    ("choice", "by_tma"),
     [
         (r"select cond=\1 a=\4 b=\5", True),
         (r"select cond=\3 a=\4 b=\5", False),  # not all that guards the keys
@@ -370,17 +370,17 @@ def test_what_a_device_would_not_do_with_boxes_is_refused(
         (r"map2 fn=add a=\4 b=\5", False),
     ],
 )
-def test_boxes_are_for_scores_that_a_mask_hides(choice: str, boxed: bool) -> None:
+def test_tma_tiles_are_for_scores_that_a_mask_hides(choice: str, by_tma: bool) -> None:
     sizes = {"H": 2, "G": 4, "E": 128, "W": 128}
     program = launched(of(FORMS["heads of 128"]), sizes, MathModel.SM90, sizes)
     text = print_program(program)
     both = r"(%\d+)(: bool\[B, S.lane, Q\*G\] = map2 fn=and a=%\d+ b=(%\d+)\n"
     masked = rf"{both}(?:.*\n)*?.* = )select cond=\1 a=(%\d+) b=(%\d+)"
     changed, count = re.subn(masked, r"\1\2" + choice, text)
-    assert count == 1 and (changed == text) == boxed
+    assert count == 1 and (changed == text) == by_tma
     (kernel,) = parse_program(changed).kernels
     found = plan(kernel, schedule(), H200, Signature(tuple(sizes.items()), divisible=DIVISIBLE))
-    assert found.by_tma == boxed
+    assert found.by_tma == by_tma
 
 
 def test_what_has_no_form_is_refused() -> None:

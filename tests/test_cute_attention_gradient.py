@@ -16,13 +16,15 @@ from test_cute_attention import REFUSED_OF_CLEARS
 
 pytest.importorskip("triton")  # the harness knows both lowerings
 
-from edited_text import joined
 
 from rlk.errors import UnsupportedError
 from rlk.interp.run import run
 from rlk.ir.nodes import Load, Map2, MathModel
 from rlk.lower import cute
+from rlk.lower.common.emitted import Signature
 from rlk.lower.common.tma_tiles import TmaTile, tma_tile_of
+from rlk.lower.cute.attention.plan import AttentionPlan
+from rlk.lower.cute.placement import plan
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check
 from rlk.lower.cute.protocols import gradient_protocol
 from rlk.passes.pipeline import launched
@@ -54,7 +56,7 @@ FORMS: dict[str, Inputs] = {
     "window": NARROW | {"window": 20},
     "softcap and sinks": NARROW | {"softcap": 3.0, "inv_softcap": 1 / 3.0, "sinks": SINKS},
     "more than a tile has rows": packed(batch((300, 3), (700, 1100), group=2, e=32, w=32)),
-    "the same by boxes": packed(batch((300, 3), (700, 1100), group=2, e=64, w=64)),
+    "the same by TMA": packed(batch((300, 3), (700, 1100), group=2, e=64, w=64)),
 }
 
 
@@ -105,7 +107,7 @@ def small() -> Inputs:
 
 
 @pytest.fixture(scope="module")
-def boxed() -> Inputs:
+def tma_tiled() -> Inputs:
     """Return the gradient with TMA loads of 16-bit tiles, and f32 numbers copied by threads."""
     return pulled(RAGGED)
 
@@ -148,13 +150,13 @@ def test_stages_change_no_bit(stages: int, small: Inputs) -> None:
     assert_same(found, oracle(small), WANTED)
 
 
-def test_one_stage_changes_no_bit(boxed: Inputs) -> None:
+def test_one_stage_changes_no_bit(tma_tiled: Inputs) -> None:
     """A factor that no sum reads comes first, and is released before the sum begins."""
-    found = ran(boxed, 1, apart=True)
+    found = ran(tma_tiled, 1, apart=True)
     text = found.emitted.source
     released = re.findall(r"wait_group\(1\)\n +(\w+)_ring.consumer_release\(consumer_state\)\n", text)
     assert "num_stages=1," in text and "num_stages=2," not in text and released == ["v", "d_o"]
-    assert_same(found, oracle(boxed), WANTED)
+    assert_same(found, oracle(tma_tiled), WANTED)
 
 
 def test_without_a_mask_too() -> None:
@@ -179,7 +181,7 @@ def with_neighbours(given: Inputs) -> Inputs:
 OWN = {"q": 14, "k": 79, "v": 79, "d_o": 14}
 
 
-@pytest.mark.parametrize("form", ["small", "boxed"])
+@pytest.mark.parametrize("form", ["small", "tma_tiled"])
 def test_what_a_neighbour_has_that_is_no_number_stays_with_it(
     form: str, request: pytest.FixtureRequest
 ) -> None:
@@ -193,11 +195,11 @@ def test_what_a_neighbour_has_that_is_no_number_stays_with_it(
 
 @pytest.mark.parametrize("factor", ["q", "d_o", "k", "v"])
 def test_rows_of_a_neighbour_that_nobody_clears_are_seen(
-    factor: str, boxed: Inputs, monkeypatch: pytest.MonkeyPatch
+    factor: str, tma_tiled: Inputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    want = ran(boxed).tensors
+    want = ran(tma_tiled).tensors
     edit_text(monkeypatch, cute, substituted(rf"clear_vector_where\(select.*{factor}_tiles.*", "pass"))
-    found = ran(with_neighbours(boxed)).tensors
+    found = ran(with_neighbours(tma_tiled)).tensors
     names = [f"d_{name}" for name in OWN if f"d_{name}" in found]
     assert any(differing(found[name][: OWN[name[2:]]], want[name][: OWN[name[2:]]]) for name in names)
 
@@ -279,10 +281,10 @@ REFUSED_OF_TMA = {
 
 
 @pytest.mark.parametrize("mistake", REFUSED_OF_TMA)
-def test_what_a_device_would_not_do_with_boxes_is_refused(
-    mistake: str, boxed: Inputs, monkeypatch: pytest.MonkeyPatch
+def test_what_a_device_would_not_do_with_tma_tiles_is_refused(
+    mistake: str, tma_tiled: Inputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_refused(monkeypatch, cute, REFUSED_OF_TMA[mistake], lambda: ran(boxed))
+    assert_refused(monkeypatch, cute, REFUSED_OF_TMA[mistake], lambda: ran(tma_tiled))
 
 
 REFUSED_OF_ONE_STAGE = {
@@ -297,12 +299,12 @@ REFUSED_OF_ONE_STAGE = {
 
 @pytest.mark.parametrize("mistake", REFUSED_OF_ONE_STAGE)
 def test_what_a_device_would_not_do_with_one_stage_is_refused(
-    mistake: str, boxed: Inputs, monkeypatch: pytest.MonkeyPatch
+    mistake: str, tma_tiled: Inputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_refused(monkeypatch, cute, REFUSED_OF_ONE_STAGE[mistake], lambda: ran(boxed, 1))
+    assert_refused(monkeypatch, cute, REFUSED_OF_ONE_STAGE[mistake], lambda: ran(tma_tiled, 1))
 
 
-# --- boxes ---
+# --- TMA tiles ---
 
 
 @pytest.mark.parametrize(
@@ -315,17 +317,21 @@ def test_what_a_device_would_not_do_with_one_stage_is_refused(
         (2, 64, 48, set()),  # rows of less than 128 bytes
     ],
 )
-def test_boxes_are_heads_of_whole_tokens(group: int, e: int, w: int, copied: set[str]) -> None:
-    text = joined(ran(pulled(packed(batch((9,), (70,), group=group, e=e, w=w)))).emitted.source)
-    keys = text.split("class varlen_attention_grad_3_memory")[1]
-    assert set(re.findall(r"tma_load\((\w+)_ring", keys)) == copied
-    assert set(re.findall(r"copy_vector_where\(\w+, (\w+),", keys)) == {"k", "v", "q", "d_o"} - copied
+def test_tma_tiles_are_heads_of_whole_tokens(group: int, e: int, w: int, copied: set[str]) -> None:
+    given = pulled(packed(batch((9,), (70,), group=group, e=e, w=w)))
+    sizes, static = extents(given), {"H": 1, "G": group, "E": e, "W": w}
+    keys = launched(gradient_of(given, WANTED), static, MathModel.SM90, sizes).kernels[2]
+    schedule = Schedule(tiles=((str(rows_axis(roles(keys, sizes))), 128),), warps=8, stages=3)
+    found = plan(keys, schedule, H200, Signature(tuple(sorted(static.items())), divisible=DIVISIBLE))
+    assert isinstance(found, AttentionPlan)
+    assert {each.param for each in found.copied if each.tma_tile is not None} == copied
+    assert {each.param for each in found.copied} == {"k", "v", "q", "d_o"}
 
 
 @pytest.mark.parametrize(
     ("rows", "heads", "each"), [(64, 4, 4), (64, 8, None), (64, None, None), (62, 4, None), (8, 4, 4)]
 )
-def test_a_box_is_of_tokens_whose_heads_are_all_there_are(
+def test_a_tma_tile_is_of_tokens_whose_heads_are_all_there_are(
     rows: int, heads: int | None, each: int | None
 ) -> None:
     given = pulled(packed(batch((9,), (70,), group=4, e=64, w=64)))
@@ -338,16 +344,16 @@ def test_a_box_is_of_tokens_whose_heads_are_all_there_are(
         next(a for a, _ in found.inside if a.name == "R"),
     )
     tma_tile = tma_tile_of(load, (None, 1, heads, 64), lets, types_of(keys), axes, rows)
-    guard = lets[load.guard] if load.guard is not None else None
+    assert load.guard is not None
+    guard = lets[load.guard]
     assert isinstance(guard, Map2)
-    assert tma_tile == (
-        None if each is None else TmaTile(tma_tile.first if tma_tile else 0, guard.b, (2, 0), each)
-    )
+    wanted = TmaTile(tma_tile.first if tma_tile else 0, guard.b, (2, 0), load.guard, each or 0)
+    assert tma_tile == (None if each is None else wanted)
 
 
-def test_tiles_of_all_heads_come_before_the_next_keys(boxed: Inputs) -> None:
+def test_tiles_of_all_heads_come_before_the_next_keys(tma_tiled: Inputs) -> None:
     """One head after another leaves multiprocessors without work: tiles differ, and are few."""
-    queries, keys = ran(boxed).emitted.source.split("class varlen_attention_grad_3_memory")
+    queries, keys = ran(tma_tiled).emitted.source.split("class varlen_attention_grad_3_memory")
     assert "tile = block // 2\n" in keys and "h = block % 2\n" in keys
     assert "tile = tiles - 1 - block % tiles\n" in queries and "h = block // tiles\n" in queries
 

@@ -330,7 +330,7 @@ REFUSED = {
         "free.advance()\n",
         "released out of turn|were filled",
     ),
-    "rows that are not there": (
+    "rows out of bounds": (
         r"load_where\(t_inside\[r\], ids",
         "load_where(Boolean(True), ids",
         "an index outside",

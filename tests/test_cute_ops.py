@@ -136,12 +136,12 @@ def test_a_row_does_not_know_its_neighbours() -> None:
 
 
 def test_a_row_that_is_read_in_the_place_of_another_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: one row of a box later."""
+    """The control: one row of a TMA tile later."""
     hidden, weight, ids = head((200,), 64, 1040, torch.bfloat16)
     want = ops.linear_logp(hidden, weight, ids, **SM90).logp
-    real = hopper.Rows.box
+    real = hopper.Rows.tile
     monkeypatch.setattr(
-        hopper.Rows, "box", lambda self: real(self) if self.rows > 128 else shifted(real(self))
+        hopper.Rows, "tile", lambda self: real(self) if self.rows > 128 else shifted(real(self))
     )
     by_cute()
     got = ops.linear_logp(hidden, weight, ids, **SM90).logp

@@ -358,7 +358,7 @@ REFUSED = {
         "store_where(Boolean(True), rstd",
         "two threads",
     ),
-    "rows that are not there": (walking, r"n < 100", "n < 128", "an index outside"),
+    "rows out of bounds": (walking, r"n < 100", "n < 128", "an index outside"),
     "a step too many": (walking, r"comes_3 = .*", "comes_3 = Boolean(True)", "an index outside"),
 }
 

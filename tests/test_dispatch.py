@@ -56,7 +56,7 @@ SIGNATURES = {
     "grouped_matmul": "(x, w, offsets, *, bias=None, leaves=1, grad_leaves=1, out_dtype=None, "
     "weight_grad_out=None)",
     "route": "(scores, k, *, score='softmax', bias=None, groups=1, kept_groups=1, group_score='top2', "
-    "renormalize=True, scale=1.0, replay=None, layer=0)",
+    "renormalize=True, scale=1.0, replay=None, layer=None)",
     "permute": "(x, ids, *, experts, leaves=1)",
     "combine": "(rows, weights, permuted, *, leaves=1)",
     "router_losses": "(scores, ids, *, mask=None, tokens=None, load=None)",

@@ -11,6 +11,7 @@ from attention_cases import batch, packed, paged
 
 from rlk import ops
 from rlk.errors import LaunchError
+from rlk.ops.attention import paged_attention_into
 from rlk.testing.bits import assert_same_bits
 
 LENGTHS = ((9, 0, 5, 1), (70, 0, 5, 130))
@@ -57,6 +58,22 @@ def test_pages_have_the_bits_of_packed_keys(options: dict[str, Any]) -> None:
     got, want = ops.paged_attention(**in_pages(), **options), ops.varlen_attention(**arguments(), **options)
     assert_same_bits(got.o, want.o)
     assert_same_bits(got.lse, want.lse)
+
+
+def test_an_engine_gets_the_bits_of_pages_in_its_own_memory() -> None:
+    given, every = in_pages(), torch.zeros(20, 6, 40, dtype=torch.bfloat16)
+    paged_attention_into(every[2:17], **given, window=20)
+    assert_same_bits(every[2:17], ops.paged_attention(**given, window=20).o)
+    assert not every[:2].any() and not every[17:].any()
+    assert not torch.equal(every[2:17], ops.paged_attention(**given).o)
+
+
+@pytest.mark.parametrize(
+    "out", [torch.zeros(15, 6, 41), torch.zeros(6, 15, 40).transpose(0, 1), torch.zeros(15, 6, 40)]
+)
+def test_memory_of_another_form_is_refused(out: torch.Tensor) -> None:
+    with pytest.raises(LaunchError, match="out"):
+        paged_attention_into(out, **in_pages())
 
 
 def test_offsets_may_be_of_64_bits_and_rows_strided() -> None:

@@ -121,16 +121,16 @@ def test_merges_add_pieces_as_a_pairwise_tree(count: int, shared: bool) -> None:
     parts: dict[int, str] = {}
     waited = 0
     for piece, each in enumerate(pieces.merges):
-        running = {m.right for m in each.behind} | {m.left for m in each.behind}
+        running = {m.right for m in each.overlapped} | {m.left for m in each.overlapped}
         assert each.slot < held and each.slot not in running, "read while it is written"
         waited += bool(each.before)
-        for merges in (each.before, each.behind):
+        for merges in (each.before, each.overlapped):
             for to, left, right in merges:
                 parts[to] = f"({parts[left]}+{parts.pop(right)})"
             if merges is each.before:
                 assert each.slot not in parts
                 running_piece = each.slot
-        if each.put_away:
+        if each.spills:
             parts[-1] = parts.pop(0)
         parts[running_piece] = str(piece)
     for i, (to, left, right) in enumerate(pieces.last, 1):

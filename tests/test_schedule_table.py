@@ -25,9 +25,8 @@ from rlk.lang.variants import cotangents, differentiable, gradient_variant  # no
 from rlk.lower.common.emitted import Signature  # noqa: E402
 from rlk.lower.triton import lower  # noqa: E402
 from rlk.passes.pipeline import canonical, launched, specialize  # noqa: E402
-from rlk.runtime.registry import operators  # noqa: E402
 from rlk.schedule import heuristics, triton_table  # noqa: E402
-from rlk.schedule.axes import gathered, kind, roles  # noqa: E402
+from rlk.schedule.axes import kind, roles  # noqa: E402
 from rlk.schedule.entries import MORE, ROW_CLASSES, Entry, Facts, Range, row_class  # noqa: E402
 from rlk.schedule.heuristics import apart, choose, factor_tiles  # noqa: E402
 from rlk.schedule.schedule import Schedule  # noqa: E402
@@ -379,12 +378,3 @@ def test_a_mainloop_of_one_step_fits_into_shared_memory(
     # the schedules that longer axes get would not
     persistent = [replace(each, programs=H200.cores) for each in chosen]
     assert shared_memory(what, persistent, extents, tmp_path) > H200.shared * 1024
-
-
-def test_chunks_that_are_read_at_loaded_indices_are_told_apart() -> None:
-    def found(op: Op) -> set[str]:
-        kernels = canonical(op.trace(op.default_variant())).kernels
-        return {str(axis) for kernel in kernels for axis in gathered(kernel)}
-
-    assert found(operators()["nll_loss"]) == {"S.lane"}  # tokens in compacted order
-    assert found(operators()["logp"]) == set()  # a score of a row at a loaded index, and 256 in order

@@ -147,6 +147,21 @@ def test_layers_sum_their_leaves_as_one_rank_does(ranks: list[Found]) -> None:
         assert_same_bits(found["products"]["column"], want)
 
 
+def test_ranks_add_a_bias_once_after_the_sum(ranks: list[Found]) -> None:
+    x, w, d_y = tensor_parallel_cases.factors()
+    whole = Linear(512, 70, parallel="rows", leaves=4)
+    whole.weight.data, whole.bias.data = w, d_y[0]
+    y = whole(x)
+    y.backward(d_y)
+    for rank, found in enumerate(ranks):
+        made = found["products"]["biased"]
+        assert_same_bits(made["y"], y.detach())
+        assert_same_bits(made["bias"], whole.bias.grad)
+        assert_same_bits(made["weight"], whole.weight.grad[:, rank * 128 : (rank + 1) * 128])
+    # the control: a sum that is rounded before
+    assert differing((ops.matmul(x, w, leaves=4) + d_y[0]), y.detach()) > 500
+
+
 def test_embeddings_keep_every_bit_and_ids_of_no_rank_give_nan(ranks: list[Found]) -> None:
     want = ops.embedding(tensor_parallel_cases.strange_ids(), tensor_parallel_cases.strange_table())
     for found in ranks:

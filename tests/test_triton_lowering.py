@@ -20,7 +20,7 @@ triton = pytest.importorskip("triton")
 from rlk.errors import ScheduleError, UnsupportedError  # noqa: E402
 from rlk.interp import floats  # noqa: E402
 from rlk.interp.run import run  # noqa: E402
-from rlk.ir.nodes import MathModel, Program  # noqa: E402
+from rlk.ir.nodes import Load, Loop, MathModel, Program, Role  # noqa: E402
 from rlk.lang import (  # noqa: E402
     Axis,
     L,
@@ -39,8 +39,10 @@ from rlk.lang import (  # noqa: E402
     u32,
 )
 from rlk.lower.common.emitted import Emitted, From, Signature  # noqa: E402
+from rlk.lower.common.hoist_loads import hoist_loads, load_levels  # noqa: E402
 from rlk.lower.triton import TritonOptions, lower, module  # noqa: E402
 from rlk.passes.pipeline import canonical, launched, specialize  # noqa: E402
+from rlk.passes.walk import walk  # noqa: E402
 from rlk.schedule.heuristics import choose, variety  # noqa: E402
 from rlk.schedule.schedule import Schedule, Span  # noqa: E402
 from rlk.target.facts import target  # noqa: E402
@@ -390,3 +392,30 @@ def test_the_chunk_of_a_wide_vocabulary_stays_inside_a_warp(tmp_path: Any) -> No
     assert "ex2.approx.ftz.f32" in ptx
     fused = re.findall(r"fma\.rn\.f32", ptx)
     assert len(fused) <= 12  # those of the portable log alone
+
+
+def test_loads_at_loaded_indices_are_issued_in_levels() -> None:
+    from rlk.runtime.registry import operators
+
+    def levels(name: str) -> list[list[tuple[Any, ...]]]:
+        op = operators()[name]
+        kernels = canonical(op.trace_for_kernels(op.default_variant())).kernels
+        found = []
+        for kernel in (hoist_loads(k, lambda type: not type.axes) for k in kernels):
+            inputs = frozenset(d.name for d in kernel.params if d.role is Role.IN)
+            loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+            found += [load_levels(loop.body.lets, inputs) for loop in loops]
+        return found
+
+    order, tokens, rest = levels("nll_loss")[0]
+    assert [let.node.param for let in order if isinstance(let.node, Load)] == ["order"]
+    assert sum(isinstance(let.node, Load) for let in tokens) >= 2
+    assert not any(isinstance(let.node, Load) for let in rest)
+    assert [len(each) for each in levels("logp")] == [1]  # one load at a loaded index needs no level
+    op = operators()["nll_loss"]
+    bound = specialize(canonical(op.trace(op.default_variant())), {}, SM90)
+    signature = Signature((), False, frozenset())
+    for apart, barriers in ((False, 0), (True, 4)):  # of whole steps, and of the last one
+        chosen = [replace(choose(k, target("sm_90a"), signature, {}), levels=apart) for k in bound.kernels]
+        made = lower(bound, chosen, target("sm_90a"), signature)
+        assert made.source.count("tl.debug_barrier()") == barriers

@@ -1,4 +1,4 @@
-"""Refusals of rlk's plugin for vLLM before a model is loaded, and models that it leaves alone."""
+"""Refusals of rlk's plugin for vLLM before a model is loaded or after, and models that it leaves alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import torch
 if os.environ.get("RLK_REQUIRE_VLLM") != "1":
     pytest.importorskip("vllm", reason="make test-vllm has vLLM")
 
-from vllm_cases import saved
+from safetensors.torch import load_file, save_file
+from vllm_cases import engine, saved
 
 from rlk.errors import LaunchError, UnsupportedError
 
@@ -109,6 +110,16 @@ def test_models_without_a_form_are_refused(path: Path) -> None:
     made.model_config._architecture = "TransformersForCausalLM"
     with pytest.raises(UnsupportedError, match=r"the architecture Transformers.*\n.*Qwen3ForCausalLM"):
         check_options(made)
+
+
+def test_weights_that_a_checkpoint_has_not_are_named(tmp_path: Path) -> None:
+    """Also a part of what vLLM merges, which it would leave as its memory was."""
+    saved(tmp_path, num_hidden_layers=1)
+    file = tmp_path / "model.safetensors"
+    lost = ("model.layers.0.mlp.down_proj.weight", "model.layers.0.mlp.up_proj.weight")
+    save_file({n: x for n, x in load_file(file).items() if n not in lost}, file, metadata={"format": "pt"})
+    with pytest.raises(LaunchError, match=rf"missing tensors, 2 in all: {', '.join(lost)}"):
+        engine(tmp_path)
 
 
 def test_callers_who_ask_for_nothing_get_rlk(path: Path) -> None:

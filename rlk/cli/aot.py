@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from rlk import __version__
+from rlk.backends.registry import complete, registered
 from rlk.cli.text import made_folder, size, table
 
 
@@ -16,7 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build = commands.add_parser("build", help="compile a matrix into one wheel for each target and backend")
     build.add_argument("matrix", help="a TOML file (docs/aot.md), or common: the one that ships with rlk")
     build.add_argument("--target", action="append", required=True, help="such as sm_90a; may be repeated")
-    build.add_argument("--backend", action="append", help="triton (default), cute, tilelang")
+    names = ", ".join(each.name for each in registered() if each.wheels is not None)
+    build.add_argument("--backend", action="append", help=f"{names}; by default {complete().name}")
     build.add_argument("--model", action="append", help="only these models of the matrix")
     build.add_argument("--name", help="of the wheels (default: rlk_aot); for kernels of your own operators")
     build.add_argument("--version", help="of the wheels; default: rlk's")
@@ -34,7 +36,6 @@ def _build(arguments: argparse.Namespace) -> int:
     from rlk.aot.build import build
     from rlk.aot.matrix import Matrix, read_matrix, wrong
     from rlk.aot.progress import Progress
-    from rlk.backends.registry import complete
     from rlk.runtime.call.dispatch import backends_of
     from rlk.target.facts import target
 

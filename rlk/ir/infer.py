@@ -281,7 +281,7 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
 
     A payload that is contracted adds its own axes to those of the scores.
     """
-    if axis.leaf != "chunk" and fold.monoid.weighs:
+    if axis.leaf != "chunk" and fold.monoid.is_softmax:
         return _online_types(fold, axis, bounds, known)
     rows = without(union(known.joined(*fold.inputs), bounds), axis)
     if fold.kept:

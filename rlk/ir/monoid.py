@@ -77,7 +77,7 @@ class Monoid:
         return tuple(f"acc_{n}" if n in self.payloads else f"{n}_piece" for n in self.symbols)
 
     @property
-    def weighs(self) -> bool:
+    def is_softmax(self) -> bool:
         """Return whether the sums are of terms times powers under a maximum, the state's first component."""
         return self.kind in (Kind.SOFTMAX_SUM, Kind.POWER_SUM)
 

@@ -92,10 +92,10 @@ class _Taint:
                 self.tensors.add(param)
             case Merge(monoid=monoid, states=states, exp2=exp2):
                 # every other component is rescaled by exp2 of a difference of maxima, the first component
-                weighed = monoid.weighs and exp2 not in self.known
+                inexact = monoid.is_softmax and exp2 not in self.known
                 first = states[0] in self.values
                 self.parts[let.value] = frozenset(
-                    i for i, s in enumerate(states) if first or s in self.values or (weighed and i > 0)
+                    i for i, s in enumerate(states) if first or s in self.values or (inexact and i > 0)
                 )
             case Philox():
                 self.parts[let.value] = frozenset(range(4)) if tainted else frozenset()

@@ -486,7 +486,7 @@ class _Reverse:
         if fold is None:
             raise self.f.recurrence(source)
         monoid = stream.folds[fold].monoid
-        if monoid.weighs:
+        if monoid.is_softmax:
             what = f"{monoid.state[at]}, a state of a softmax fold"
             line = replace(let, loc=stream.folds[fold].loc)
             raise self.f.refused(line, what, "read .lse(), .mean(name) or .entropy()")
@@ -501,7 +501,7 @@ class _Reverse:
                 continue
             with self.f.placed(fold.loc):
                 self.check_fold(let, fold)
-                if fold.monoid.weighs:
+                if fold.monoid.is_softmax:
                     self.softmax(let, i, fold, found)
                     continue
                 for what, _, g in found:

@@ -120,7 +120,9 @@ def _named(lets: Mapping[Value, Let], value: Value) -> str:
         return ""
     fold, index = component(stream, node.index)
     monoid = None if fold is None else stream.folds[fold].monoid
-    return monoid.state[index] if monoid is not None and monoid.weighs and index < len(monoid.state) else ""
+    if monoid is None or not monoid.is_softmax or index >= len(monoid.state):
+        return ""
+    return monoid.state[index]
 
 
 def _state(lets: Mapping[Value, Let], value: Value, named: str = "") -> tuple[Value, int] | None:

@@ -175,7 +175,7 @@ class Forward:
             stream = self.lets[let.node.of].node if isinstance(let.node, Result) else None
             if isinstance(let.node, Result) and isinstance(stream, Stream):
                 fold, _ = component(stream, let.node.index)
-                if fold is None or not stream.folds[fold].monoid.weighs:
+                if fold is None or not stream.folds[fold].monoid.is_softmax:
                     yield let.value
 
     def has_chunks(self, axis: Axis) -> bool:

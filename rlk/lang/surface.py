@@ -40,6 +40,7 @@ from rlk.lang.folds import (
     an_axis,
     an_order,
 )
+from rlk.lang.instead import hint
 from rlk.lang.narrow import map2
 from rlk.lang.reserved import check_free
 from rlk.lang.trace import (
@@ -51,7 +52,6 @@ from rlk.lang.trace import (
     Tile,
     Tracer,
     as_tile,
-    hint,
     taken,
     tracer,
 )

@@ -23,7 +23,6 @@ from rlk.ir.nodes import (
     Let,
     Load,
     Map1,
-    MathFn,
     Param,
     Pos,
     Result,
@@ -35,6 +34,7 @@ from rlk.ir.nodes import (
     defined,
 )
 from rlk.ir.types import DType, TileType, dtype_of
+from rlk.lang.instead import no_assignment, written_instead
 from rlk.lang.narrow import holds, map1, map2
 from rlk.lang.reserved import check_free
 
@@ -316,7 +316,6 @@ def one_by_one(axis: Axis, what: str, loc: Loc) -> None:
 
 
 _active: list[Tracer] = []
-ASSIGNED = "L.where(L.pos(axis) == i, value, x), or L.place for elements of an output"
 
 
 def activate(tracer: Tracer) -> None:
@@ -605,8 +604,7 @@ class Tile:
         instead = 'param[v] in a stream, param.at(...), or L.table(x, "name").at(...) of a computed value'
         self._undefined("an index", instead)
 
-    def __setitem__(self, items: object, value: object) -> NoReturn:
-        self._undefined("an assignment to elements", ASSIGNED)
+    __setitem__ = no_assignment
 
     def __array_ufunc__(self, function: object, *_: object, **__: object) -> NoReturn:
         name = getattr(function, "__name__", "")
@@ -681,77 +679,6 @@ class NoSuchName(SpecError, AttributeError):
     """A method or attribute that tiles, folds or L do not have; `hasattr` is false for it."""
 
 
-_METHODS = {
-    "sum": "L.sum(x, over=axis, tree=Tree.halving)",
-    "mean": "L.sum(x, over=axis, tree=Tree.halving) / L.extent(axis).to(f32)",
-    "shape": "L.extent(axis), i32; .axes has the axes",
-    "size": "L.extent(axis), i32; .axes has the axes",
-    "float": ".to(f32)",
-    "half": ".to(f16)",
-    "bfloat16": ".to(bf16)",
-    "int": ".to(i32)",
-    "long": ".to(i64)",
-    "bool": "x != 0",
-    "type": ".to(dtype)",
-    "clamp": "L.clip(x, low, high)",
-    "pow": "x * x; for other powers L.exp(p * L.log(x))",
-    "matmul": "L.dot(a, b, over=axis)",
-    "softmax": "e = L.exp(x - L.max(x, over=axis)), and e / L.sum(e, over=axis, tree=Tree.halving)",
-    "argmax": "L.argmax() and absorb chunks of a stream",
-    "abs": "abs(x)",
-    "neg": "-x",
-    "not": "~x",
-    "logical_not": "~x",
-    "relu": "L.maximum(x, 0.0), which is 0 for NaN; L.where(x > 0.0, x, x * 0.0) keeps NaN",
-    "gelu": "x * 0.5 * (1.0 + L.erf(x * 0.7071067811865476))",
-    "silu": "x * L.sigmoid(x)",
-    "softplus": "L.maximum(x, 0.0) + L.log1p(L.exp(-abs(x)))",
-    "square": "x * x",
-    "reciprocal": "1.0 / x",
-    "ceil": "-L.floor(-x)",
-    "round": "L.floor(x + 0.5)",
-    "sign": "L.where(x > 0.0, 1.0, L.where(x < 0.0, -1.0, 0.0))",
-    "prod": "L.exp(L.sum(L.log(x), over=axis, tree=Tree.halving)), of positive numbers",
-    "amax": "L.max(x, over=axis)",
-    "amin": "L.min(x, over=axis)",
-    "logsumexp": "L.softmax_sum(), absorb chunks of a stream, and .lse()",
-    "cumsum": "L.carry(0.0, rows), along a stream with chunk=1",
-    "arange": "L.pos(axis)",
-    "zeros": "L.number(0.0, f32)",
-    "ones": "L.number(1.0, f32)",
-    "full": "L.number(x, dtype)",
-    "cast": ".to(dtype)",
-    "mm": "L.dot(a, b, over=axis)",
-    "einsum": "L.dot(a, b, over=axis)",
-    "gather": "the tensor's .at(...)",
-    "isinf": "abs(x) == math.inf",
-    "isfinite": "abs(x) < math.inf",
-    "clamp_min": "L.maximum(x, low)",
-    "clamp_max": "L.minimum(x, high)",
-    "at": 'the tensor\'s .at(...); a computed value is first materialized: L.table(x, "name").at(...)',
-    "T": "nothing: tiles are broadcast by the names of their axes; L.place orders the dims of an output",
-    "view": "nothing: tiles are broadcast by the names of their axes; L.place orders the dims of an output",
-}
-
-
-def written_instead(name: str) -> str:
-    """Return what to write for a function or a method of torch's or NumPy's arrays."""
-    known = {
-        "transpose": "T", "permute": "T", "reshape": "view", "unsqueeze": "view", "squeeze": "view",
-        "absolute": "abs", "power": "pow", "clip": "clamp", "bmm": "mm",
-    }  # fmt: skip
-    found = hint(known.get(name, name))
-    functions = {fn.value for fn in (*MathFn, *Fn1)} | {"max", "min", "any", "where"}
-    more = ", over=axis" if name in ("max", "min", "any") else ""
-    other = f"L.{name}(x{more})" if name in functions else "a function of L, or .to, .bits, .dtype, .axes"
-    return found or other
-
-
-def hint(name: str) -> str:
-    """Return what to write for a function that L has not; an empty text where nothing stands for it."""
-    return _METHODS.get(name, "")
-
-
 @dataclass(slots=True)
 class StreamVar:
     """The symbolic chunk of an open stream: `param[v]` is a parameter's chunk, `v.pos` its positions.
@@ -821,8 +748,7 @@ class TensorArg:
         """
         return self.decl.type.axes
 
-    def __setitem__(self, items: object, value: object) -> NoReturn:
-        raise SpecError(Code.TILE_OPERATOR, author(), what="an assignment to elements", instead=ASSIGNED)
+    __setitem__ = no_assignment
 
     def __getitem__(self, items: StreamVar | tuple[StreamVar, ...]) -> Tile:
         windows: dict[Axis, Tile] = {}

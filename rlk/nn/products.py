@@ -206,7 +206,8 @@ class _RowsOfRanks(torch.autograd.Function):
         part = ops.matmul(x.detach(), w.detach(), leaves=leaves, part=ranks.part(leaves))
         if bias is None:
             return ranks.total(part, x.dtype)
-        return ranks.total(part, torch.float32).add_(bias.detach()).to(x.dtype)
+        total = ranks.total(part, torch.float32)  # one pass adds bias in f32 and rounds
+        return torch.add(total, bias.detach(), out=torch.empty_like(total, dtype=x.dtype))
 
     @staticmethod
     @once_differentiable

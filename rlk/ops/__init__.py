@@ -181,8 +181,8 @@ for _spec in (
 sharded_library.register()
 prefix_library.register()
 distill_library.register()
-products.register()
-grouped.register()
+products.buffered.register()
+grouped.buffered.register()
 heads.register()
 varlen_attention = _published(
     attention.varlen_attention, exact_attention.varlen_attention, _attention.varlen_attention

@@ -954,7 +954,7 @@ class _Route(Operator):
         renormalize: bool = True,
         scale: float = 1.0,
         replay: Routes | None = None,
-        layer: int = 0,
+        layer: int | None = None,
     ) -> Route:
         """Return the k experts of each token and their weights.
 
@@ -974,10 +974,10 @@ class _Route(Operator):
         choice. Differentiable in scores, through the weights: sums over the chosen experts ascend by id, the sum
         of the softmax is a halving tree over the experts.
 
-        replay: recorded routes of these tokens, of which `layer` is read: ids are those, weights are computed
-        from the scores at them, and `flipped` says which tokens would have had others (`Flips.of_layers`). Routes
-        of another number of tokens, experts, or choices are refused; an id outside of the experts, or one that a
-        token has twice, sets the error word. Raises LaunchError.
+        replay: recorded routes of these tokens, of which `layer` is read (to be given where they have several):
+        ids are those, weights are computed from the scores at them, and `flipped` says which tokens would have
+        had others (`Flips.of_layers`). Routes of other numbers of tokens, experts or choices are refused; an id
+        outside of the experts, or one that a token has twice, sets the error word. Raises LaunchError.
         """
 
 route: _Route

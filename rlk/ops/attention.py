@@ -32,7 +32,7 @@ from rlk.runtime.binding.checks import (
     wrong_value,
 )
 from rlk.runtime.binding.invocation import Scalars, Tensors
-from rlk.runtime.call.entry import call, worded
+from rlk.runtime.call.entry import call, call_into, worded
 from rlk.specs import attention as spec
 from rlk.specs import model
 from rlk.specs.packing import CONTEXT, OFFSETS, PAGE
@@ -131,6 +131,58 @@ def paged_attention(
     run in parallel (split-KV) and merge in a second kernel, in the same order: the same bits. Raises
     LaunchError.
     """
+    tensors, scalars, statics, slots = _paged(
+        q, k_cache, v_cache, block_table, context_lens, cu_seqlens_q, causal, window, softcap, scale, sinks
+    )
+    return _results(call(spec.paged_attention, tensors, scalars, statics, math), q, slots, sinks)
+
+
+def paged_attention_into(
+    out: torch.Tensor,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+) -> None:
+    """Write the o of `paged_attention` into out [Tq, Hq, F], dense and of q's dtype, as engines ask for it.
+
+    Records no gradient. Raises what `paged_attention` raises, and LaunchError for another out.
+    """
+    name = "paged_attention"
+    tensors, scalars, statics, _ = _paged(
+        q, k_cache, v_cache, block_table, context_lens, cu_seqlens_q, True, window, softcap, scale, None
+    )
+    has_dims(name, "v_cache", v_cache.shape, 4, "4 dims [P, page, Hk, F]")
+    wanted = (*q.shape[:2], v_cache.shape[-1])
+    if out.shape != wanted or not out.is_contiguous():
+        got = f"{list(out.shape)}, strides {list(out.stride())}"
+        raise wrong_value(name, "out", got, f"a dense tensor {list(wanted)}")
+    has_dtype(name, "out", out, q.dtype)
+    same_device(name, "out", out, "q", q.device)
+    o = out.unflatten(1, tensors["q"].shape[1:3])
+    call_into(spec.paged_attention, tensors, scalars, statics, {"o": o})
+
+
+def _paged(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    scale: float | None,
+    sinks: torch.Tensor | None,
+) -> tuple[Tensors, Scalars, dict[str, object], int]:
+    """Return the checked arguments of `paged_attention`, and how many slots a block table could name."""
     name = "paged_attention"
     are_tensors(name, q=q, k_cache=k_cache, v_cache=v_cache, block_table=block_table)
     are_tensors(name, context_lens=context_lens, cu_seqlens_q=cu_seqlens_q)
@@ -140,8 +192,7 @@ def paged_attention(
     tensors |= {"k_cache": k_cache, "v_cache": v_cache}
     tensors |= {"block_table": block_table, "context_lens": context_lens}
     _pages(name, block_table, context_lens, cu_seqlens_q.shape[0] - 1, k_cache)
-    slots = block_table.shape[-1] * k_cache.shape[0] * shape[0]
-    return _results(call(spec.paged_attention, tensors, scalars, statics, math), q, slots, sinks)
+    return tensors, scalars, statics, block_table.shape[-1] * k_cache.shape[0] * shape[0]
 
 
 def prefix_attention(

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 
-from rlk.lang.op import OWN
 from rlk.ops.linear import some_factors
 from rlk.ops.offsets import all_good, looked_at, misplaced, on_the_host, refuse_misplaced, some_offsets
-from rlk.ops.products import check_buffer, onto_buffer
+from rlk.ops.weight_buffers import BufferedProduct, check_buffer
 from rlk.runtime.binding.checks import are_tensors, has_dims, is_choice, wrong_value
 from rlk.runtime.binding.invocation import Tensors
 from rlk.runtime.binding.selection import invoke
-from rlk.runtime.call import library
 from rlk.runtime.call.autograd import separate_gradients
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.call.entry import call, worded
@@ -23,9 +19,6 @@ from rlk.specs import grouped as spec
 from rlk.specs.packing import OFFSETS
 
 OP = "grouped_matmul"
-NAME = "grouped_matmul_onto"
-INTO = "grouped_matmul_weight_grad_into"
-_library = torch.library.Library(OWN, "FRAGMENT")
 
 _BOUNDS = ("begin", "end")
 for _op in (*spec.BY_LEAVES.values(), spec.grouped_weight_grad):
@@ -85,7 +78,7 @@ def grouped_matmul(
         tensors["bias"] = bias
     statics = {"keep_f32": out_dtype is torch.float32, "grad_leaves": grad_leaves}
     if weight_grad_out is not None and weight_grad_out.numel():
-        return _onto(leaves, tensors, statics, weight_grad_out)
+        return buffered(leaves, tensors, statics, weight_grad_out)
     return call(spec.BY_LEAVES[leaves], tensors, {}, statics)["y"]
 
 
@@ -106,20 +99,6 @@ def _checked(x: torch.Tensor, w: torch.Tensor, offsets: torch.Tensor) -> torch.T
 # --- the gradient of w onto a buffer ------------------------------------------------------------------------
 
 
-def _onto(leaves: int, tensors: Tensors, statics: Mapping[str, Any], buffer: torch.Tensor) -> torch.Tensor:
-    """Return the product; the gradient of w is added onto the buffer in backward."""
-
-    def traced(arguments: tuple[Any, ...]) -> list[torch.Tensor]:
-        made: list[torch.Tensor] = getattr(torch.ops.rlk, NAME)(*arguments, leaves, buffer)
-        return made
-
-    return onto_buffer(spec.BY_LEAVES[leaves], OP, tensors, statics, buffer, traced, _add)
-
-
-def _add(d_y: torch.Tensor, saved: Tensors, buffer: torch.Tensor) -> None:
-    add_grouped_weight_gradient(d_y, saved["x"], saved["begin"], saved["end"], buffer)
-
-
 def add_grouped_weight_gradient(
     d_y: torch.Tensor, x: torch.Tensor, begin: torch.Tensor, end: torch.Tensor, buffer: torch.Tensor
 ) -> None:
@@ -134,39 +113,5 @@ def add_grouped_weight_gradient(
     dispatch(replace(invocation, into=frozenset({"d_w"})), read | {"d_w": buffer}, {})
 
 
-def register() -> None:
-    """Define the product with a buffer, and the sum onto it, in torch's registry."""
-    parameters = library.parameters(spec.grouped_matmul)
-    _library.define(f"{NAME}({parameters}, int leaves, Tensor weight_grad_out) -> Tensor[]")
-    _library.define(
-        f"{INTO}(Tensor d_y, Tensor x, Tensor begin, Tensor end, Tensor(a!) weight_grad_out) -> ()"
-    )
-    _library.impl(NAME, _run, "CompositeExplicitAutograd")
-    _library.impl(INTO, add_grouped_weight_gradient, "CompositeExplicitAutograd")
-    name = f"{OWN}::{NAME}"
-    torch.library.register_fake(name, lambda *a: library.fake(spec.BY_LEAVES[a[-2]], a[:-2]), lib=_library)
-    torch.library.register_fake(f"{OWN}::{INTO}", lambda *_: None, lib=_library)
-    torch.library.register_autograd(name, _autograd, setup_context=_setup, lib=_library)
-
-
-def _run(*args: Any) -> list[torch.Tensor]:
-    *given, leaves, _ = args
-    op = spec.BY_LEAVES[leaves]
-    tensors, scalars, statics, math = library.decoded(op, tuple(given))
-    return list(dispatch(invoke(op, tensors, scalars, statics, math), tensors, scalars).values())
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
-    *given, ctx.leaves, ctx.buffer = inputs  # a buffer is not read: another node may write it before
-    library.setup(spec.BY_LEAVES[ctx.leaves], ctx, tuple(given), output)
-
-
-def _autograd(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
-    op = spec.BY_LEAVES[ctx.leaves]
-    arguments = library.gradient_arguments(op, ctx, grads)
-    saved, cotangents, wanted, *rest = arguments
-    found = library.computed(op, (saved, cotangents, [n for n in wanted if n != "w"], *rest))
-    there, (d_y,) = dict(zip((f.name for f in op.formals), saved, strict=False)), cotangents
-    if "w" in wanted and d_y is not None:
-        getattr(torch.ops.rlk, INTO)(d_y, there["x"], there["begin"], there["end"], ctx.buffer)
-    return (*library.handed_on(op, ctx, arguments, found), None, None)
+buffered = BufferedProduct(OP, spec.BY_LEAVES, ("x", *_BOUNDS), add_grouped_weight_gradient)
+"""The same product, whose gradient of w is added onto a buffer."""

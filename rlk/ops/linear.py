@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 
 from rlk.ops.active_rows import active, compacted
-from rlk.ops.products import check_buffer, check_pieces, product_onto
+from rlk.ops.products import OP as MATMUL
+from rlk.ops.products import buffered, check_pieces
 from rlk.ops.results import Csr, LogProbs, Support
 from rlk.ops.sharded import Shard, sharded_linear_logp
 from rlk.ops.signatures import NEEDS, SCORING, _scoring
 from rlk.ops.support import kept_tokens
+from rlk.ops.weight_buffers import check_buffer
 from rlk.runtime.binding.checks import (
     are_tensors,
     flag,
@@ -189,7 +191,7 @@ def matmul(
         check_pieces("w.shape[0]", w.shape[0], _leaves("grad_leaves", grad_leaves))
     flag("matmul", "round_product", round_product)
     if weight_grad_out is not None:
-        check_buffer(w, weight_grad_out)
+        check_buffer(w, weight_grad_out, MATMUL)
     x, w = some_factors(x, w)
     tensors: Tensors = {"x": x, "w": w}
     tensors |= {name: t for name, t in (("bias", bias), ("residual", residual)) if t is not None}
@@ -199,7 +201,7 @@ def matmul(
         "grad_leaves": grad_leaves,
     }
     if weight_grad_out is not None and weight_grad_out.numel():
-        return product_onto(leaves, tensors, statics, weight_grad_out)
+        return buffered(leaves, tensors, statics, weight_grad_out)
     return call(matmul_spec.BY_LEAVES[leaves], tensors, {}, statics)["y"]
 
 

@@ -38,7 +38,7 @@ CHAINS = {
 }
 
 _RESCALED = (
-    "one f32 accumulator in each piece (chain16), weighed anew where the maximum moves; "
+    "one f32 accumulator in each piece (chain16), rescaled where the maximum moves; "
     "pieces merge as their states do"
 )
 LATE = f" where a chunk's exceeds it by more than {SLACK:g}"
@@ -94,13 +94,13 @@ def _is_float(type: object) -> bool:
 
 def _adds(fold: Fold, types: dict[Value, object]) -> bool:
     """Return whether a fold adds floats: integers, maxima and indices have no order."""
-    return (fold.monoid.kind is Kind.TOTAL or fold.monoid.weighs) and _is_float(types[fold.inputs[0]])
+    return (fold.monoid.kind is Kind.TOTAL or fold.monoid.is_softmax) and _is_float(types[fold.inputs[0]])
 
 
 def _contracted(fold: Fold, types: dict[Value, object]) -> tuple[list[str], Monoid]:
     """Return the payloads that are contracted with a softmax's weights, and the monoid without them."""
     score, *payloads = (set(getattr(types[value], "axes", ())) for value in fold.inputs)
-    if not fold.monoid.weighs:
+    if not fold.monoid.is_softmax:
         return [], fold.monoid
     named = dict(zip(fold.monoid.payloads, payloads, strict=True))
     products = [name for name, axes in named.items() if axes - score]
@@ -108,10 +108,10 @@ def _contracted(fold: Fold, types: dict[Value, object]) -> tuple[list[str], Mono
 
 
 def _what(monoid: Monoid) -> str:
-    if monoid.weighs:
+    if monoid.is_softmax:
         centred = ", sum of e (z - maximum)" * monoid.centred
-        weighed = centred + "".join(f", sum of e {name}" for name in monoid.payloads)
-        return f"Softmax state (maximum, sum of e{weighed})"
+        sums = centred + "".join(f", sum of e {name}" for name in monoid.payloads)
+        return f"Softmax state (maximum, sum of e{sums})"
     return "Contraction" if monoid.contracts else "Sum"
 
 
@@ -130,7 +130,7 @@ def _along(axis: Axis, monoid: Monoid) -> str:
     start = "the start of its segment" if axis.over else "its start"
     if axis.leaf == "segment":
         return f"one accumulator takes chunks of {axis.chunk}, ascending from {start}"
-    softmax = monoid.weighs
+    softmax = monoid.is_softmax
     chunk = f"chunks of {axis.chunk}" if (axis.chunk or 1) > 1 else "one element after the other"
     within = f", each summed as {words(monoid.lanes)}" if (axis.chunk or 1) > 1 else ""
     if axis.leaf == "piece":

@@ -333,8 +333,8 @@ class _Writer:
             if i not in folds:
                 first += len(fold.yielded)
                 continue
-            weighs = fold.monoid.weighs
-            stem = "soft" if weighs else results.get(first) or fold.monoid.kind.value
+            softmax = fold.monoid.is_softmax
+            stem = "soft" if softmax else results.get(first) or fold.monoid.kind.value
             self.folds[let.value, i] = self.name(stem)
             word = "top" if fold.monoid.kind is Kind.TOP_K else fold.monoid.kind.value
             yield f"{self.folds[let.value, i]} = L.{word}({self.options(fold)})"
@@ -387,7 +387,7 @@ class _Writer:
                     return f"{name}.{'values' if index < k else 'indices'}[{index % k}]"
                 if fold.open or fold.monoid.kind is Kind.TOP:
                     return f"{name}.{'states' if fold.open else 'values'}[{index}]"
-                is_payload = fold.monoid.weighs and states[index] in fold.monoid.payloads
+                is_payload = fold.monoid.is_softmax and states[index] in fold.monoid.payloads
                 return f'{name}.payload("{states[index]}")' if is_payload else f"{name}.{states[index]}"
             index -= len(fold.yielded)
         raise AssertionError("a carried value")

@@ -66,7 +66,7 @@ def bind_math(kernel: Kernel, softmax: MathModel) -> Kernel:
             case Math(fn=fn, x=x, model=MathModel.SOFTMAX):
                 replay.renamed[let.value] = replay.builder.math(fn, replay[x], softmax, let.name)
                 return True
-            case Merge(monoid=monoid, exp2=MathModel.SOFTMAX) as merge if monoid.weighs:
+            case Merge(monoid=monoid, exp2=MathModel.SOFTMAX) as merge if monoid.is_softmax:
                 bound = replace(merge, states=tuple(replay[s] for s in merge.states), exp2=softmax)
                 replay.renamed[let.value] = replay.builder.let(bound, let.name)
                 return True

@@ -53,9 +53,9 @@ def fused_attention(kernel: Kernel, found: Roles, extents: Mapping[str, int], ta
         tile = min(tile, ROWS_OF_WARPGROUP)
     widths = lengths_of_rows(kernel, found, extents)
     # with wider rows, which warps share, ptxas serializes the wgmmas of a loop with TMA loads
-    boxes = bool(held) or max(widths) <= WIDE
+    by_tma = bool(held) or max(widths) <= WIDE
     chosen = replace(
-        scheduled(str(rows), held, tile, wide), descriptors=boxes, shared_kv_descriptor=bool(held)
+        scheduled(str(rows), held, tile, wide), descriptors=by_tma, shared_kv_descriptor=bool(held)
     )
     if chosen.stages < FEW_ROWS_STAGES and sums(kernel) > 1 and not held:
         return chosen  # two accumulators per row leave no registers for more stages

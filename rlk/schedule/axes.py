@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import UnionType
 
 from rlk.errors import LoweringError
 from rlk.ir.dims import Axis, Part, extent_of, union
-from rlk.ir.nodes import Block, Dot, Kernel, Let, Load, Loop, Merge, Reduce, Role, Store, Value, operands
+from rlk.ir.nodes import Block, Dot, Kernel, Let, Load, Loop, Merge, Reduce, Role, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType, Type
 from rlk.passes.pack_gqa import computed_factor
@@ -28,29 +27,6 @@ class Roles:
     parallel: tuple[Axis, ...]
     inside: tuple[tuple[Axis, int], ...]
     contracted: tuple[Axis, ...] = ()
-
-
-def gathered(kernel: Kernel) -> frozenset[Axis]:
-    """Return the chunks along which more accesses are at loaded indices than at consecutive ones.
-
-    Vectors of consecutive indices would leave gaps between the addresses of a warp's threads.
-    """
-    types, counts = types_of(kernel), Counter[Axis]()
-    loaded: dict[Value, frozenset[Axis]] = {}  # the axes along which a value depends on loads
-    for let in walk(kernel.body):
-        node = let.node
-        axes = frozenset(let.type.axes) if isinstance(let.type, TileType) else frozenset()
-        found = (
-            axes
-            if isinstance(node, Load)
-            else frozenset().union(*(loaded.get(v, ()) for v in operands(node)))
-        )
-        loaded[let.value] = found & axes
-        if isinstance(node, Load | Store) and node.index:
-            last = types[node.index[-1]]
-            for axis in last.axes if isinstance(last, TileType) else ():
-                counts[axis] += 1 if axis in loaded.get(node.index[-1], ()) else -1
-    return frozenset(axis for axis, more in counts.items() if more > 0 and axis.part is Part.LANE)
 
 
 def types_of(kernel: Kernel) -> dict[Value, Type]:

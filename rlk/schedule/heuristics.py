@@ -17,7 +17,7 @@ from rlk.passes.walk import walk
 from rlk.schedule.attention import fused_attention, parallel_pieces, rows_axis
 from rlk.schedule.attention import variety as attention_variety
 from rlk.schedule.axes import Roles, kind, roles, types_of
-from rlk.schedule.entries import Facts
+from rlk.schedule.entries import Facts, row_class
 from rlk.schedule.schedule import Schedule, Span
 from rlk.schedule.triton_table import UNEVEN_DEPTH, Tiling, tabled
 from rlk.target.facts import Target
@@ -38,6 +38,10 @@ THREADS = 1024  # the most of a program
 LONGEST_LANE = 64  # elements of a row that a lane has
 WIDEST_LANE = 32  # elements of a lane that has a row, the next ones and a sum of them: with more it spills
 SUMMED_VECTOR, SUMMED_ROWS = 8, 8  # of sums of rows: elements of a lane, and rows whose loads are in flight
+SHARED_STATE = False  # whether columns of a carried matrix share a program: until it is timed
+WIDEST_STATE = 64  # columns that a program has of a carried matrix
+LONGEST_STATE = 256  # elements of such a column: two lanes for each
+STATE_COLUMNS = 16  # columns of such matrices for each core, from which programs have several
 ROWS_ALONE = 1024  # rows below which a stream's pieces run in parallel
 LANES = 128  # terms of a chunk above which its dims are placed explicitly
 ACCUMULATOR = 1 << 15  # elements of a contraction's tile: 128 registers a lane of 8 warps
@@ -378,6 +382,9 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
     """Return the schedule of a row kernel: whole rows per program, or a tile of the contiguous axis."""
     held = _held(found)
     if _walks_rows(kernel):
+        state = _columns_of_state(kernel, found, target, extents)
+        if state is not None:
+            return _state(state, found, target, extents)
         # a loop over rows that prefetches the next ones: it needs registers rather than warps
         wide = min(THREADS // target.warp, padded(max(1, held // (WIDEST_LANE * target.warp))))
         return Schedule(warps=max(min(4, warps(held)), wide), stages=3)
@@ -399,6 +406,48 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
     threads = SQUARE_THREADS if target.vendor == "amd" or _loops(kernel) else SQUARE_THREADS_ALONE
     placed = threads // target.warp if many else max(warps(held), padded(least))
     return Schedule(tiles=tuple(sorted(tiles.items())), warps=placed)
+
+
+def _columns_of_state(
+    kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, int]
+) -> Axis | None:
+    """Return the parallel axis of a vector or matrix that a recurrence carries, whose other axes are whole.
+
+    Sums over rows by pieces carry matrices too: those stay as they are. None where columns of matrices are
+    few: alone in its program each is ready sooner.
+    """
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    recurrences = [loop for loop in loops if loop.axis.piece is None and loop.axis.split is None]
+    states = [type.axes for loop in recurrences for type in loop.types]
+    last = found.parallel[-1] if found.parallel else None
+    if last is None or last.dynamic or last.over is not None or _held(found) > LONGEST_STATE:
+        return None
+    inside = [axis for axis, _ in found.inside]
+    if not any(last in axes and (not inside or any(axis in axes for axis in inside)) for axes in states):
+        return None
+    columns = _extent(last, extents, 1)
+    for axis in found.parallel[:-1]:
+        columns *= row_class(extents.get(axis.name))
+    return last if not inside or (SHARED_STATE and columns > STATE_COLUMNS * target.cores) else None
+
+
+def _state(columns: Axis, found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
+    """Return the schedule of a recurrence: columns of what it carries share a program.
+
+    Of a vector each lane has one. Columns of a matrix share the loads of what a step reads: with the other
+    dims first and two lanes for each of their elements, Triton keeps the sum over them in lanes. A step of a
+    matrix of 64 x 64 has 1288 instructions for sm_90a so, 2782 by half of the warps, 1760 by twice as many,
+    and 6336 where each column is a program's; of 128 x 128 5344, and 16384. Times are not measured yet.
+    """
+    held = _held(found)
+    tile = min(WIDEST_STATE if held > 1 else target.warp, padded(_extent(columns, extents, 1)))
+    placed = tuple(Span(str(axis), 0, n.bit_length() - 1) for axis, n in found.inside if n > 1)
+    return Schedule(
+        tiles=((str(columns), tile),) if tile > 1 else (),
+        placed=placed if tile > 1 else (),
+        warps=max(1, 2 * held // target.warp),
+        stages=3,
+    )
 
 
 def _loops(kernel: Kernel) -> bool:
@@ -516,7 +565,13 @@ def variety(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> tuple
         Schedule(tiles=tuple((n, 8 if n in last else 2) for n in names) if room >= 64 else (), warps=4),
         Schedule(tiles=tuple((n, few) for n in last), placed=(*low, *split), warps=8),
         Schedule(tiles=tuple((n, more) for n in last), placed=(*split[::-1], *low), warps=4, stages=2),
-        Schedule(tiles=tuple((n, few) for n in names[-2:]), placed=(*split, *low[::-1]), warps=2, unroll=2),
+        Schedule(
+            tiles=tuple((n, few) for n in names[-2:]),
+            placed=(*split, *low[::-1]),
+            warps=2,
+            unroll=2,
+            levels=True,
+        ),
     )
     return tuple(dict.fromkeys(made))
 

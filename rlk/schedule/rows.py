@@ -11,7 +11,7 @@ from rlk.ir.nodes import Fn2, Kernel, Let, Load, Loop, Map2, Pos, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType, Type
 from rlk.passes.walk import walk
-from rlk.schedule.axes import Roles, gathered, kind, roles, types_of
+from rlk.schedule.axes import Roles, kind, roles, types_of
 from rlk.schedule.schedule import MAX_WARPS, Schedule, Span
 
 WARP = 32
@@ -120,8 +120,7 @@ def _row_per_block(
         each = min(each, max(0, (LISTED // beside).bit_length() - 1))
         low = min(low, each)  # what a thread has of a vector is adjacent
     told = max(0, min(bits - each, (WARP * MAX_WARPS).bit_length() - 1))
-    first = 0 if near in gathered(kernel) else low  # a warp's loads at loaded indices are then close
-    placed = [Span(str(near), first, told)] * (told > 0)
+    placed = [Span(str(near), low, told)] * (told > 0)
     rows = max(1, BLOCK >> told) if found.parallel and not walks else 1
     tiles = []
     for axis, count in _several(found, rows, extents):

@@ -47,7 +47,8 @@ class Schedule:
     of equal shape and strides (different base pointers), share one descriptor. parts: column parts of an
     epilogue, one after the other, which needs fewer registers and less memory than all at once. registers:
     the most of a thread in a kernel of Triton for NVIDIA, so that more programs fit into an SM; 0: as many as
-    the compiler takes.
+    the compiler takes. levels: a Triton kernel for NVIDIA issues the loads of a step before it waits for one,
+    then those at indices that they loaded, with a barrier between.
     """
 
     tiles: tuple[tuple[str, int], ...] = ()
@@ -64,6 +65,7 @@ class Schedule:
     parts: int = 1
     cluster: int = 1
     registers: int = 0
+    levels: bool = False
 
     def __post_init__(self) -> None:
         for axis, tile in self.tiles:
@@ -115,6 +117,7 @@ class Schedule:
         turns += f", {self.parts} parts" if self.parts > 1 else ""
         turns += f", clusters of {self.cluster}" if self.cluster > 1 else ""
         turns += f", at most {self.registers} registers" if self.registers else ""
+        turns += ", loads in levels" if self.levels else ""
         turns += ", shared K/V descriptor" if self.shared_kv_descriptor else ""
         return (
             f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages, unroll {self.unroll}"

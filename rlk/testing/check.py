@@ -242,11 +242,12 @@ def check_names(tried: Sequence[Case]) -> Verdict:
 
 
 def _forms(traced: Program) -> Iterator[Program]:
-    """Yield a program as it was traced, and after each of the passes that make it canonical."""
+    """Yield a program as it was traced, and after each of the passes that make it canonical and change it."""
     yield traced
     for _, change in CANONICAL:
-        traced = change(traced)
-        yield traced
+        before, traced = traced, change(traced)
+        if traced != before:
+            yield traced
 
 
 # --- float64 --------------------------------------------------------------------------------------
@@ -552,7 +553,7 @@ def check_source(
         generated = run_generated
     want = oracle(call.program, call.whole, softmax=on.softmax, extents=call.extents)
     wrong, note = 0, ""
-    plans = schedules(call, on)[: None if every else 1]
+    plans = schedules(call, on) if every else [_chosen(*bound(call, on), call, on)]
     for plan in plans:
         given = call.shared
         got = generated(call.placed, given, schedules=plan, on=on, extents=call.extents)
@@ -686,11 +687,15 @@ def _sized_by_outputs(call: Call) -> Values:
 def schedules(call: Call, on: Target) -> list[tuple[Schedule, ...]]:
     """Return the heuristics' schedules of a call's kernels, and those with smaller and with larger tiles."""
     program, signature = bound(call, on)
-    chosen = tuple(choose(k, on, signature, call.extents) for k in program.kernels)
-    pairs = [(s, parallel(k, call)) for s, k in zip(chosen, program.kernels, strict=True)]
+    first = _chosen(program, signature, call, on)
+    pairs = [(s, parallel(k, call)) for s, k in zip(first, program.kernels, strict=True)]
     smaller, larger = tuple(_smaller(*p) for p in pairs), tuple(_larger(*p) for p in pairs)
-    others = (s for s in (smaller, larger) if s != chosen and _fits(program, s, on, signature))
-    return list(dict.fromkeys((chosen, *others)))
+    others = (s for s in (smaller, larger) if s != first and _fits(program, s, on, signature))
+    return list(dict.fromkeys((first, *others)))
+
+
+def _chosen(program: Program, signature: Signature, call: Call, on: Target) -> tuple[Schedule, ...]:
+    return tuple(choose(k, on, signature, call.extents) for k in program.kernels)
 
 
 def _fits(program: Program, schedules: tuple[Schedule, ...], on: Target, signature: Signature) -> bool:
@@ -729,8 +734,7 @@ def check_compiles(call: Call, on: Target, compiler: Compiler | None) -> Verdict
     from rlk.lower.triton import lower
 
     program, signature = bound(call, on)
-    chosen = [choose(k, on, signature, call.extents) for k in program.kernels]
-    emitted = lower(program, chosen, on, signature)
+    emitted = lower(program, _chosen(program, signature, call, on), on, signature)
     with TemporaryDirectory(prefix="rlk-check-") as folder:
         compiler(emitted, on.name, Path(folder))
     return verdict(Law.COMPILES, True, len(emitted.kernels))

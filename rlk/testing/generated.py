@@ -14,6 +14,7 @@ from rlk.backends.interface import Backend, Bound
 from rlk.backends.registry import complete, of_name
 from rlk.errors import Code, InternalError
 from rlk.interp import floats
+from rlk.interp.arithmetic import INTEGERS
 from rlk.ir.nodes import Decl, MathModel, Program, Role
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
@@ -30,14 +31,9 @@ Device = Callable[[Emitted], AbstractContextManager[tuple[Callable[..., None], A
 """What runs a module: entered, it gives the host function, and by name the kernels that this one launches."""
 
 _NUMPY = {
+    **INTEGERS,
     DType.F32: np.float32,
     DType.F16: np.float16,
-    DType.I32: np.int32,
-    DType.I64: np.int64,
-    DType.U32: np.uint32,
-    DType.BOOL: np.bool_,
-    DType.I8: np.int8,
-    DType.U8: np.uint8,
     DType.E4M3: np.uint8,
     DType.E5M2: np.uint8,
 }

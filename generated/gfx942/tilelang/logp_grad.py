@@ -33,6 +33,13 @@ def f32(number):
 
 
 @tl.macro
+def as_variable(x):
+    # A variable: the text of a value without one is copied to each of its uses.
+    variable = tl.alloc_var(x.dtype, x)
+    return variable
+
+
+@tl.macro
 def bits_of(x):
     # The bits of an f32 as an i32.
     return tl.reinterpret(x, "int32")
@@ -42,13 +49,6 @@ def bits_of(x):
 def fma(a, b, c):
     # a * b + c with one rounding.
     return tl.call_extern("float32", "fmaf", a, b, c)
-
-
-@tl.macro
-def held(x):
-    # A variable: the text of a value without one is copied to each of its uses.
-    variable = tl.alloc_var(x.dtype, x)
-    return variable
 
 
 @tl.macro
@@ -90,7 +90,7 @@ def smaller(a, b):
     # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that one has.
     same = number_of(bits_of(a) | bits_of(b))
     other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
-    return held(tl.Select(b < a, b, tl.Select(a < b, a, other)))
+    return as_variable(tl.Select(b < a, b, tl.Select(a < b, a, other)))
 
 
 @tl.prim_func

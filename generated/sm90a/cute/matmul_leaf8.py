@@ -97,7 +97,7 @@ class matmul_leaf8_memory:
     ring: cute.struct.MemRange[Int64, 10]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 40960], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 40960], 1024]
-    kept: cute.struct.Align[cute.struct.MemRange[Float32, 16384], 128]
+    spilled: cute.struct.Align[cute.struct.MemRange[Float32, 16384], 128]
 
 
 def matmul_leaf8_layouts():
@@ -223,13 +223,13 @@ def matmul_leaf8(
         quad = 2 * (mine % 4)
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = cute.recast_ptr(
-            memory.kept.data_ptr() + cute.assume((warp - 4) * 2048, divby=256), dtype=Int32
+            memory.spilled.data_ptr() + cute.assume((warp - 4) * 2048, divby=256), dtype=Int32
         )
         # the sum of the first half of the pieces is spilled to shared memory, four registers of a thread together
         fours = cute.make_layout((4, 16), stride=(1, 4))
         place = mine // 32 * 2048 + mine % 32 * 4
-        kept = cute.make_tensor(
-            memory.kept.data_ptr() + cute.assume(place, divby=4),
+        spilled = cute.make_tensor(
+            memory.spilled.data_ptr() + cute.assume(place, divby=4),
             cute.make_layout((4, 16), stride=(1, 128)),
         )
         registers = cute.make_tensor(parts[0].iterator, fours)
@@ -253,7 +253,7 @@ def matmul_leaf8(
             t_inside = [t[r] < T for r in range(2)]
             # One accumulation chain for each piece; pairwise merges, the lower pieces on the left.
             for piece in cutlass.range_constexpr(8):
-                slot, before, behind, put_away = matmul_leaf8_merges(piece)
+                slot, before, overlapped, spills = matmul_leaf8_merges(piece)
                 fragment = parts[slot]
                 if cutlass.const_expr(len(before) > 0):
                     # no accumulator is free
@@ -275,10 +275,10 @@ def matmul_leaf8(
                     ring.consumer_release(free)
                     free.advance()
                 # these overlap the products of the first step
-                put_sums(parts, behind)
-                if cutlass.const_expr(put_away):
+                put_sums(parts, overlapped)
+                if cutlass.const_expr(spills):
                     cute.arch.sync_warp()
-                    cute.autovec_copy(registers, kept)
+                    cute.autovec_copy(registers, spilled)
                 for k in cutlass.range(1, 8, unroll=1):
                     ring.consumer_wait(get)
                     warpgroup.fence()
@@ -305,7 +305,7 @@ def matmul_leaf8(
             warpgroup.commit_group()
             get.advance()
             put_sums(parts, [(1, 1, 2)])
-            cute.autovec_copy(kept, spare)
+            cute.autovec_copy(spilled, spare)
             put_sums(parts, [(1, 2, 1)])
             n = n_first + quad
             for r in cutlass.range_constexpr(2):

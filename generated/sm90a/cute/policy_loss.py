@@ -1,7 +1,7 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 519059d5f751f6a3
-schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S.lane[6:0] S.lane[9:7]
+schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S.lane[8:2] S.lane[1:0] S.lane[9:9]
 schedule: tiles 1, 16 warps, 1 stages, unroll 1 placed S_piece.lane[10:2] S_piece.lane[1:0] S_piece.lane[11:11]
 inputs:
   logp: f32 [T]
@@ -86,9 +86,9 @@ def folded(x, stride, combine):
 def halved(x, lanes, thread, combine):
     # Combine with lane ^ lanes by recursive halving: each keeps one half of the list.
     upper, half = thread & lanes != 0, len(x) // 2
-    kept = [select(upper, x[i + half], x[i]) for i in range(half)]
+    own = [select(upper, x[i + half], x[i]) for i in range(half)]
     given = [select(upper, x[i], x[i + half]) for i in range(half)]
-    return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(kept, given)]
+    return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(own, given)]
 
 
 def load_vector(memory, index, count):
@@ -198,14 +198,14 @@ def store_where(condition, memory: cute.Tensor, index, x):
 def sum_over_s_lane(x, thread, reduce_buffers):
     # The sum over S.lane, halving.
     x = folded(x, 4, add)
-    x = folded(x, 2, add)
-    x = folded(x, 1, add)
     x = across(x, reduce_buffers[0], (64, 32), thread, add)
-    x = exchanged(x, 16, add)
-    x = exchanged(x, 8, add)
+    x = halved(x, 16, thread, add)
+    x = halved(x, 8, thread, add)
     x = exchanged(x, 4, add)
     x = exchanged(x, 2, add)
     x = exchanged(x, 1, add)
+    x = exchanged(x, 16, add)
+    x = exchanged(x, 8, add)
     return x[0]
 
 
@@ -268,14 +268,14 @@ def policy_loss_1_rows(
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
     reduce_smem_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
     reduce_smem_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    reduce_smem_4 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    reduce_smem_5 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    reduce_smem_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    reduce_smem_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
     reduce_smem_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
     reduce_smem_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    reduce_smem_8 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    reduce_smem_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
     s_piece = block
     writes = thread == 0
     s_piece_times_1024 = s_piece * 1024  # loss.py:83
@@ -286,7 +286,7 @@ def policy_loss_1_rows(
     steps_sum = piece_end_minus_piece_begin + 1023
     steps = steps_sum // 1024
     full_steps = piece_end_minus_piece_begin // 1024
-    s_lane = [thread + c * 128 for c in range(8)]
+    s_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]
     total = negative_zero()
     total_2 = Int32(0)
     total_3 = Int32(0)

@@ -127,9 +127,9 @@ def folded(x, stride, combine):
 def halved(x, lanes, thread, combine):
     # Combine with lane ^ lanes by recursive halving: each keeps one half of the list.
     upper, half = thread & lanes != 0, len(x) // 2
-    kept = [select(upper, x[i + half], x[i]) for i in range(half)]
+    own = [select(upper, x[i + half], x[i]) for i in range(half)]
     given = [select(upper, x[i], x[i + half]) for i in range(half)]
-    return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(kept, given)]
+    return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(own, given)]
 
 
 def imax(a, b):

@@ -165,7 +165,7 @@ def policy_loss_1(
     steps_sum = piece_end_minus_piece_begin + 1023
     steps = steps_sum // 1024
     full_steps = piece_end_minus_piece_begin // 1024
-    s_lane = tl.max_contiguous(tl.arange(0, 1024), 1)
+    s_lane = tl.arange(0, 1024)
     total = negative_zero()
     total_2 = tl.full((), 0, tl.int32)
     total_3 = tl.full((), 0, tl.int32)

@@ -21,6 +21,7 @@ from vllm.v1.attention.backends.utils import get_kv_cache_layout
 from rlk import ops
 from rlk.integrations.tensors import no_form
 from rlk.integrations.vllm.hooks import PEER, hook
+from rlk.ops.attention import paged_attention_into
 
 NAME = "CUSTOM"
 _attention = hook("attention", "AttentionImpl.forward")
@@ -129,7 +130,7 @@ class Paged(AttentionImpl[PagedMetadata]):
         m = attn_metadata
         keys, values = kv_cache.transpose(1, 2).chunk(2, -1)
         ops.write_cache(key[: m.tokens], value[: m.tokens], keys, values, m.slots[: m.tokens])
-        output[: m.tokens].copy_(self._read(query[: m.tokens], keys, values, m))
+        self._read(output[: m.tokens], query[: m.tokens], keys, values, m)
         return output
 
     def attend(
@@ -164,16 +165,16 @@ class Paged(AttentionImpl[PagedMetadata]):
             position_ids=positions[: m.tokens], interleaved=at.interleaved,
             rotary_dim=None if dim == self.head_size else dim, **given,
         )  # fmt: skip
-        output[: m.tokens].copy_(self._read(q, keys, values, m).flatten(-2))
+        self._read(output[: m.tokens].unflatten(-1, (self.num_heads, -1)), q, keys, values, m)
 
     def _read(
-        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, m: PagedMetadata
-    ) -> torch.Tensor:
-        """Return the attention [T, Hq, E] of rotated heads over the cache."""
-        return ops.paged_attention(
-            q, keys, values, m.block_table, m.context_lens, m.cu_seqlens,
+        self, out: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, m: PagedMetadata
+    ) -> None:
+        """Write the attention [T, Hq, E] of rotated heads over the cache into out."""
+        paged_attention_into(
+            out, q, keys, values, m.block_table, m.context_lens, m.cu_seqlens,
             scale=self.scale, window=self.window, softcap=self.softcap,
-        ).o  # fmt: skip
+        )  # fmt: skip
 
 
 class RlkBackend(AttentionBackend):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,9 +12,10 @@ from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.models.utils import extract_layer_index
 
-from rlk.errors import UnsupportedError
+from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.integrations.tensors import no_form
 from rlk.integrations.vllm import ranks
 from rlk.integrations.vllm.attention import NAME, Paged
@@ -26,6 +29,7 @@ from rlk.integrations.vllm.layers import (
     RlkRMSNorm,
     Rotary,
 )
+from rlk.nn import CausalLM
 from rlk.nn.config import ModelConfig
 
 ARCHITECTURES = {
@@ -46,6 +50,8 @@ BIASES = {
 """vLLM's linear layers, by the field of `ModelConfig` that says whether they have a bias."""
 HOOKS = ("linear", "embedding", "rms_norm", "rope", "gated", "attention", "head")
 """What every model calls."""
+
+LISTED = 8  # names of an error
 
 Found = list[tuple[str, str]]
 
@@ -108,6 +114,36 @@ def _speculative(given: Any) -> Found:
     if given.speculative_config is None:
         return []
     return [("speculative decoding", "leave speculative_config out")]
+
+
+@contextmanager
+def names_read() -> Iterator[set[str]]:
+    """Yield the names of the weights that vLLM reads from a checkpoint meanwhile."""
+    own, names = DefaultModelLoader.get_all_weights, set[str]()
+
+    def noted(self: Any, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, weight in own(self, *args, **kwargs):
+            names.add(name)
+            yield name, weight
+
+    DefaultModelLoader.get_all_weights = noted
+    try:
+        yield names
+    finally:
+        DefaultModelLoader.get_all_weights = own
+
+
+def check_read(names: set[str], config: ModelConfig, path: str) -> None:
+    """Raise LaunchError for weights of a model that a checkpoint has not: vLLM looks at plain layers alone.
+
+    Checkpoints of other names (Mistral's own format) and loaders that read none are vLLM's to check.
+    """
+    wanted = {name for name, _ in CausalLM(config, dtype=torch.bfloat16, device="meta").named_parameters()}
+    if names & wanted and (missing := sorted(wanted - names)):
+        raise LaunchError(
+            Code.CHECKPOINT_LACKS,
+            path=path, count=len(missing), names=", ".join(missing[:LISTED]), model=config.model_type,
+        )  # fmt: skip
 
 
 def check_model(model: torch.nn.Module, config: ModelConfig, size: int = 1) -> None:

@@ -73,11 +73,14 @@ def _checked(create: Any) -> Any:
 
 
 def load_model(self: Any, **kwargs: Any) -> Any:
-    """Load the worker's model; raise UnsupportedError for parts of it that rlk does not compute."""
+    """Load the worker's model.
+
+    Raises UnsupportedError for parts that rlk does not compute, LaunchError for weights that no file has.
+    """
     from vllm.model_executor.layers import rotary_embedding
 
     from rlk.integrations.vllm import heads, layers, lora, sampling
-    from rlk.integrations.vllm.coverage import HOOKS, check_model, check_options
+    from rlk.integrations.vllm.coverage import HOOKS, check_model, check_options, check_read, names_read
 
     found = layers.rlk_config(self.vllm_config)
     if found is None:
@@ -85,11 +88,13 @@ def load_model(self: Any, **kwargs: Any) -> Any:
     check_options(self.vllm_config)
     self.rlk_before = calls()
     rotary_embedding._ROPE_DICT.clear()  # vLLM shares these layers among models, whoever computes them
-    made = self.worker.load_model(**kwargs)
+    with names_read() as names:
+        made = self.worker.load_model(**kwargs)
     rotary_embedding._ROPE_DICT.clear()
     model = self.worker.get_model()
     layers.adopt(model)
     check_model(model, found.model, self.vllm_config.parallel_config.tensor_parallel_size)
+    check_read(names, found.model, self.vllm_config.model_config.model)
     self.rlk_hooks = (*HOOKS, sampling.SAMPLE.name)
     if heads.adopt(model, self.vllm_config.compilation_config.splitting_ops or []):
         self.rlk_hooks += (heads.HOOK,)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import SamplingParams
@@ -42,8 +41,9 @@ def support_of(output: CompletionOutput) -> Support:
     if kept is None:
         instead = 'give SamplingParams(logprobs=0) to LLM(quantization="rlk")'
         raise no_form(PEER, "an output without supports", instead)
-    columns = [np.concatenate(column) for column in zip(*kept, strict=True)]
-    threshold, ties, last = (torch.from_numpy(x[: len(output.token_ids)]) for x in columns)
+    rows = kept[: len(output.token_ids)]
+    threshold = torch.tensor([row.threshold for row in rows], dtype=torch.float32)
+    ties, last = (torch.tensor([getattr(row, name) for row in rows], dtype=torch.int32) for name in _COUNTS)
     return Support(threshold, ties, last)
 
 
@@ -79,22 +79,43 @@ def columns_of(support: Support) -> tuple[Columns, Columns]:
     return (support.last[:, None], (MARK - support.ties)[:, None]), (threshold, threshold)
 
 
-def split_support_columns(given: LogprobsLists) -> tuple[LogprobsLists, tuple[np.ndarray, ...]] | None:
-    """Return log-probs without the columns of supports, and these; None where there are none."""
-    ids, numbers = given.logprob_token_ids, given.logprobs
-    if ids.shape[-1] <= COLUMNS or not (ids[:, -1] <= MARK).all():
+class Row(NamedTuple):
+    """The support of one draw; its threshold has the value of an f32."""
+
+    threshold: float
+    ties: int
+    last: int
+
+
+_COUNTS = ("ties", "last")
+
+
+def split_support_columns(given: LogprobsLists) -> tuple[LogprobsLists, list[Row]] | None:
+    """Return log-probs without the columns of supports, and these; None where there are none.
+
+    A step of an engine does this for each request by itself: the rows are lists of Python numbers, which for
+    the usual one row take a fifth of the time that NumPy's functions do.
+    """
+    ids, numbers, ranks, counts = given
+    width = ids.shape[-1] - COLUMNS
+    if width < 1:
         return None
-    support = numbers[:, -2].copy(), MARK - ids[:, -1], ids[:, -2].copy()
-    rest = given._replace(logprob_token_ids=ids[:, :-COLUMNS], logprobs=numbers[:, :-COLUMNS])
-    return rest, support
+    columns = ids[:, width:].tolist()
+    if any(mark > MARK for _, mark in columns):
+        return None
+    supports = [
+        Row(threshold, MARK - mark, last)
+        for threshold, (last, mark) in zip(numbers[:, width].tolist(), columns, strict=True)
+    ]
+    return LogprobsLists(ids[:, :width], numbers[:, :width], ranks, counts), supports
 
 
 def update(self: Any, logprobs_lists: LogprobsLists) -> None:
     """Take the log-probs of drawn tokens, and their supports where rlk drew them."""
     if (found := split_support_columns(logprobs_lists)) is not None:
         SUPPORTS.count()
-        logprobs_lists, support = found
-        vars(self).setdefault(SUPPORTS_ATTRIBUTE, []).append(support)
+        logprobs_lists, supports = found
+        vars(self).setdefault(SUPPORTS_ATTRIBUTE, []).extend(supports)
     SWAP.original(UPDATE)(self, logprobs_lists)
 
 
@@ -104,7 +125,7 @@ def completion(self: Any, token_ids: list[int], finish_reason: Any, stop_reason:
     kept = getattr(self.logprobs_processor, SUPPORTS_ATTRIBUTE, None)
     if kept is not None:
         # an output with all tokens so far shares the list, as it shares the ids
-        whole = len(made.token_ids) == sum(len(x[0]) for x in kept)
+        whole = len(made.token_ids) == len(kept)
         setattr(made, SUPPORTS_ATTRIBUTE, kept if whole else kept[-len(made.token_ids) :])
     return made
 

@@ -27,11 +27,16 @@ def tiles_of(extent: str, tile: int) -> str:
 
 
 class Arguments:
-    """Collects the arguments of a kernel in order of first use, and gives extents and strides as text."""
+    """Collects the arguments of a kernel in order of first use, and gives extents and strides as text.
+
+    coordinates: the indices of axes, as text. inside: predicates that they are below the axis's extent.
+    """
 
     def __init__(self, kernel: Kernel, signature: Signature, checks: list[str]) -> None:
         self.decls: dict[str, Decl] = {d.name: d for d in kernel.params}
         self.arguments: dict[str, CallArg] = {}
+        self.coordinates: dict[Axis, str] = {}
+        self.inside: dict[Axis, str] = {}
         self._static = dict(signature.extents)
         self._checks = checks
 

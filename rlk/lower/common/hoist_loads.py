@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from rlk.ir.dims import Part
 from rlk.ir.nodes import (
     Block,
     Check,
@@ -23,6 +24,7 @@ from rlk.ir.nodes import (
 from rlk.ir.types import TileType
 from rlk.passes.walk import backward_slice, walk
 
+FEWEST_AT_LOADED = 2  # loads at loaded indices of a step, from which on its loads are issued in levels
 Scalar = Callable[[TileType], bool]
 
 
@@ -50,6 +52,31 @@ def _block(block: Block, inputs: frozenset[str], scalar: Scalar) -> Block:
         ordered += rest[:1]
         rest = rest[1:]
     return replace(block, lets=tuple(ordered))
+
+
+def load_levels(lets: tuple[Let, ...], inputs: frozenset[str]) -> list[tuple[Let, ...]]:
+    """Return the lets of a step in levels: loads, then those at indices that these loaded, then the rest.
+
+    One level where no two loads of chunks are at loaded indices. Loads are of inputs, and wait for no sum.
+    """
+    early = _needed(lets, lambda load: load.param in inputs, lambda type: True)
+    producers = {let.value: let for let in lets}
+    depths: dict[Value, int] = {}
+    for let in lets:
+        axes = let.type.axes if isinstance(let.type, TileType) else ()
+        chunk = [axis.part for axis in axes if axis.part is not Part.PIECE] == [Part.LANE]
+        loads = let.value in early and isinstance(let.node, Load) and chunk
+        depths[let.value] = max((depths.get(v, 0) for v in operands(let.node)), default=0) + loads
+    of_loads = [let.value for let in lets if let.value in early and isinstance(let.node, Load)]
+    if sum(depths[v] > 1 for v in of_loads) < FEWEST_AT_LOADED:
+        return [lets]
+    found: list[tuple[Let, ...]] = []
+    told: set[Value] = set()
+    for depth in range(1, max(depths[v] for v in of_loads) + 1):
+        level = backward_slice([v for v in of_loads if depths[v] == depth], producers)
+        found.append(tuple(let for let in lets if let.value in level and let.value not in told))
+        told.update(level)
+    return [*found, tuple(let for let in lets if let.value not in told)]
 
 
 def _inside(let: Let, inputs: frozenset[str], scalar: Scalar) -> Let:

@@ -13,6 +13,7 @@ from rlk.ir.nodes import Combine, Decl, Kernel, Program, Result, Role, Turn, Val
 from rlk.ir.tree import Order, Rule
 from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, From, Signature
+from rlk.lower.common.thread_values import ThreadValues, TiledAxis
 from rlk.passes.walk import walk
 from rlk.target.facts import Target
 
@@ -65,6 +66,18 @@ class Header:
     target: str
     schedules: tuple[str, ...]
     parameters: tuple[str, ...]
+
+
+def tile_comment(
+    owner: str, tiled: Iterable[TiledAxis], kind: str, layouts: Iterable[ThreadValues] = ()
+) -> str:
+    """Return the comment of a kernel: the tile of a block or a program, and the layouts of its axes."""
+    tile = ", ".join(f"{each.tile} of {each.axis}" for each in tiled) or "everything"
+    threads = "; ".join(
+        f"{each.axis}: {each.length} indices, {each.count} to each of {1 << len(each.threads)} threads"
+        for each in layouts
+    )
+    return f"A {owner} owns {tile} ({kind}){'. ' * bool(threads)}{threads}."
 
 
 HEADINGS = {Role.IN: "inputs", Role.OUT: "outputs", Role.SCALAR: "scalars"}

@@ -20,7 +20,13 @@ class TiledAxis:
 
     @property
     def tiles(self) -> int | None:
+        """Return the number of tiles; None where the extent is dynamic."""
         return None if self.length is None else -(-self.length // self.tile)
+
+    @property
+    def exact(self) -> bool:
+        """Return whether no tile reaches beyond the extent."""
+        return self.tile == 1 or (self.length is not None and self.length % self.tile == 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rlk.ir.nodes import Cast
 from rlk.ir.types import DType
 from rlk.lower.common import abi
+from rlk.lower.common.arguments import tiles_of
 from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.lines import Line
 from rlk.lower.common.liveness import live, names_read
@@ -177,14 +178,14 @@ class ContractionText:
     @property
     def scratch(self) -> bool:
         """Return whether epilogue scratch is beside the sum that is spilled, where one is, and not in it."""
-        return self.vectorized and not self.plan.kept
+        return self.vectorized and not self.plan.spilled
 
     @property
     def merges(self) -> tuple[str, ...]:
         """Return the accumulator of each piece, and its merges."""
         assert self.plan.pieces is not None
         return tuple(
-            f"({piece.slot}, {_tuples(piece.before)}, {_tuples(piece.behind)}, {piece.put_away})"
+            f"({piece.slot}, {_tuples(piece.before)}, {_tuples(piece.overlapped)}, {piece.spills})"
             for piece in self.plan.pieces.merges
         )
 
@@ -347,12 +348,12 @@ def _counts(plan: ContractionPlan, emitter: GemmEmitter) -> Counts:
     extent = emitter.memory.extent(plan.rows.axis)
     each = plan.rows.tile * plan.cluster
     tiles = f"({extent} + {each - 1}) // {each}"
-    known = math.prod(owned.tiles or 1 for owned in plan.others)
-    counted = [owned for owned in plan.others if owned.tiles is None]
+    known = math.prod(tiled.tiles or 1 for tiled in plan.others)
+    counted = [tiled for tiled in plan.others if tiled.tiles is None]
     if not counted:
         return Counts(tiles, str(known), True, f"({tiles}) * {known}", extent)
-    (owned,) = counted
-    count = text.rounded_up(emitter.memory.extent(owned.axis), owned.tile)
+    (tiled,) = counted
+    count = tiles_of(emitter.memory.extent(tiled.axis), tiled.tile)
     width = count if known == 1 else f"({count} * {known})"
     return Counts(tiles, width, False, f"({tiles}) * {width}", extent)
 
@@ -366,7 +367,7 @@ def _counts_of_segments(plan: ContractionPlan, found: Segments, emitter: GemmEmi
     segments = emitter.memory.extent(found.over)
     given = found.begin, found.end, "cute.arch.lane_idx()", rows, segments, str(size)
     line = f"ends, segment_tiles = {emitter.call('segment_ends', *given)}"
-    known = math.prod(owned.tiles or 1 for owned in plan.others)
+    known = math.prod(tiled.tiles or 1 for tiled in plan.others)
     bound = f"min({rows}, {rows} // {size} + {segments})"
     if not plan.columns_of_segments:
         return Counts("segment_tiles", str(known), True, f"{known} * {bound}", rows, line)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import assert_never
 
-from rlk.ir import fold
-from rlk.ir.build import Builder
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import (
     Bits,
@@ -41,18 +38,16 @@ from rlk.ir.nodes import (
     const_value,
 )
 from rlk.ir.tree import Ascending, Order, Rule, bind
-from rlk.ir.types import DType, TileType, Type
-from rlk.lower.common.lines import Function, Line, notes_of, place_of
+from rlk.ir.types import DType
+from rlk.lower.common.emitter import StatementEmitter
+from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import Names, axis_name, stem
 from rlk.lower.common.prelude import Helper, Helpers
-from rlk.lower.common.spelling import VERBS, constant_cast, order_name, yielded_names
+from rlk.lower.common.spelling import VERBS, constant_cast, order_name
 from rlk.lower.cute import text
 from rlk.lower.cute.functions import functions, portable
 from rlk.lower.cute.memory import Memory
 from rlk.lower.cute.plan import Fragment, Placed, refused
-from rlk.schedule.axes import types_of
-
-INDENT = "    "
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,61 +58,17 @@ class TreeStep:
     across: bool
 
 
-class Emitter:
-    """Writes the values of one kernel; `helpers` collects the functions that its lines call, by name."""
+class Emitter(StatementEmitter):
+    """Writes the values of one kernel, one element or a thread's list at a time."""
 
     def __init__(self, plan: Placed, helpers: dict[str, Helper], checks: list[str]) -> None:
-        self.plan, self.helpers, self.checks = plan, Helpers(functions(), helpers), checks
+        super().__init__(plan.kernel, Names(set(functions())), Helpers(functions(), helpers), checks)
+        self.plan = plan
         self.fragment: Fragment | None = plan.fragment
-        self.types: dict[Value, Type] = types_of(plan.kernel)
-        self.names = Names(set(functions()))
-        self.text: dict[Value, str] = {}
-        self.consts: dict[Value, tuple[int, DType]] = {}
-        self.many: dict[Value, tuple[str, ...]] = {}
         self.list_index = "c"  # which element of lists is written now
-        self.lines: list[Line] = []
-        self.depth = 0
-        self.place = ""
-        self.yields = yielded_names(plan.kernel)
         self.memory = Memory(self)
 
-    # --- writing --------------------------------------------------------------------------------------------
-
-    def line(self, statement: str) -> None:
-        self.lines.append(Line(INDENT * self.depth + statement, self.place))
-
-    def define(self, name: str, expression: str) -> None:
-        """Append name = expression."""
-        text = f"{INDENT * self.depth}{name} = {expression}"
-        self.lines.append(Line(text, self.place, (name, expression)))
-
-    def let(self, hint: str, expression: str) -> str:
-        """Append name = expression and return the name."""
-        name = self.names.fresh(hint)
-        self.define(name, expression)
-        return name
-
-    @contextmanager
-    def inner(self, header: str) -> Iterator[None]:
-        """Indent what follows below a header; names given inside end with it."""
-        self.line(header)
-        self.depth += 1
-        with self.names.scope():
-            yield
-        self.depth -= 1
-
-    def uses(self, *names: str) -> None:
-        """Note which prelude functions a line calls."""
-        self.helpers.use(*names)
-
-    def call(self, name: str, *operands: str) -> str:
-        """Return the text of a call of a prelude function, and note the function."""
-        return self.helpers.call(name, *operands)
-
-    def tile(self, value: Value) -> TileType:
-        type = self.types[value]
-        assert isinstance(type, TileType)
-        return type
+    # --- operands -------------------------------------------------------------------------------------------
 
     def listed(self, value: Value) -> bool:
         """Return whether a thread has a list of a value's elements."""
@@ -154,16 +105,6 @@ class Emitter:
         self.text[let.value] = self.let(let.name or hint, written)
 
     # --- nodes ----------------------------------------------------------------------------------------------
-
-    def block(self, lets: Sequence[Let]) -> None:
-        for let in lets:
-            self.at(let)
-            self.node(let)
-
-    def at(self, let: Let) -> None:
-        """Note the place that the next lines come from."""
-        self.place = place_of(let.loc)
-        self.lines += notes_of(let, self.depth)
 
     def node(self, let: Let) -> None:
         """Write one node."""
@@ -326,22 +267,11 @@ class Emitter:
 
     def merger(self, merge: Merge) -> str:
         """Write the function that merges two states of a monoid: `ir.fold`'s definition on elements."""
-        b = Builder()
-        state = merge.monoid.symbols
-        dtypes = [self.tile(s).dtype for s in merge.states]
-        one, two = (tuple(b.fresh(TileType(d)) for d in dtypes) for _ in range(2))
-        results = fold.merge(b, merge.monoid, one, two, merge.exp2)
         inner = Emitter(self.plan, self.helpers.found, self.checks)
-        inner.fragment, inner.types = None, dict(b.types)
-        arguments = [inner.names.fresh(f"{s}_{side}") for side in "ab" for s in state]
-        inner.text.update(zip((*one, *two), arguments, strict=True))
-        inner.block(b.open[0])
-        lines = (
-            *inner.lines,
-            Line(f"return {', '.join(inner[r] for r in results)}{',' * (len(results) == 1)}"),
-        )
-        about = f"The state of two disjoint sets: {merge.monoid}."
-        return self.helper(f"merge_{merge.monoid.kind.value}", ", ".join(arguments), about, lines)
+        inner.fragment = None
+        dtypes = [self.tile(s).dtype for s in merge.states]
+        function = inner.merge_function(f"merge_{merge.monoid.kind.value}", merge, dtypes, lone=",")
+        return self.helpers.define(function.name, lambda unique: replace(function, name=unique))
 
     # --- loops ----------------------------------------------------------------------------------------------
 

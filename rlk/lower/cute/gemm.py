@@ -52,7 +52,7 @@ OF_FRAME = frozenset(
     "thread block blocks warp group rank memory ring items item tiles put get free full k r c mine "
     "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
     "programs band rest first height column quad first_of_quad part steps epilogue_tile vectors i "
-    "parts piece sums kept slot shape fours registers spare ends segment_tiles total left "
+    "parts piece sums spilled slot shape fours registers spare ends segment_tiles total left "
     "a_rows a_values a_pair a_offsets a_places a_bytes b_bytes b_places "
     "magic".split()
 )
@@ -146,23 +146,23 @@ class GemmEmitter(Emitter):
         """Return the lines that compute tile coordinates from a tile index, and their names."""
         names, rest, found = [], "column", []
         others = list(reversed(self.plan.others))
-        for i, owned in enumerate(others):
-            name = f"{axis_name(owned.axis)}_tile"
+        for i, tiled in enumerate(others):
+            name = f"{axis_name(tiled.axis)}_tile"
             names.append(name)
             last = i == len(others) - 1
-            found.append(Line(f"{name} = {rest if last else f'{rest} % {owned.tiles}'}"))
-            rest = f"{rest} // {owned.tiles}" if rest == "column" else f"({rest}) // {owned.tiles}"
+            found.append(Line(f"{name} = {rest if last else f'{rest} % {tiled.tiles}'}"))
+            rest = f"{rest} // {tiled.tiles}" if rest == "column" else f"({rest}) // {tiled.tiles}"
         return tuple(found), ", ".join(["row_tile", *names])
 
-    def own(self) -> None:
+    def write_coordinates(self) -> None:
         """Write the tile coordinates."""
-        for owned in self.plan.others:
-            name = f"{axis_name(owned.axis)}_tile"
-            if owned.axis == self.plan.fragment.axis:
+        for tiled in self.plan.others:
+            name = f"{axis_name(tiled.axis)}_tile"
+            if tiled.axis == self.plan.fragment.axis:
                 place = self.of_segment(name) if self.plan.columns_of_segments else name
-                self.text_first = self.let(f"{axis_name(owned.axis)}_first", f"{place} * {owned.tile}")
+                self.text_first = self.let(f"{axis_name(tiled.axis)}_first", f"{place} * {tiled.tile}")
             else:
-                self.memory.coordinates[owned.axis] = self.let(axis_name(owned.axis), name)
+                self.memory.coordinates[tiled.axis] = self.let(axis_name(tiled.axis), name)
         of_rows = self.plan.segments is not None and not self.plan.columns_of_segments
         place = self.of_segment("row_tile") if of_rows else "row_tile"
         place = place if self.plan.cluster == 1 else f"({place} * {self.plan.cluster} + rank)"
@@ -234,8 +234,8 @@ class GemmEmitter(Emitter):
     def coordinates(self) -> tuple[tuple[Line, ...], tuple[Line, ...], list[Start]]:
         """Return the producer's lines for a tile and for a piece, and the coordinates of its TMA tiles."""
         with self.names.scope():
-            kept = dict(self.text), dict(self.consts), dict(self.memory.coordinates)
-            self.own()
+            before = dict(self.text), dict(self.consts), dict(self.memory.coordinates)
+            self.write_coordinates()
             values = [
                 v
                 for tma_tile in self.plan.tma_tiles
@@ -252,7 +252,7 @@ class GemmEmitter(Emitter):
                 Start(self.start(each), self.along(each), tuple(self[at] for _, at in each.batch))
                 for each in self.plan.tma_tiles
             ]
-            self.text, self.consts, self.memory.coordinates = kept
+            self.text, self.consts, self.memory.coordinates = before
         return of_tile, lines(self.lines), starts
 
     def computed(self, first: str) -> tuple[Line, ...]:
@@ -260,7 +260,7 @@ class GemmEmitter(Emitter):
 
         first: the index of the step's first element along the contracted axis.
         """
-        plan, kept = self.plan, (dict(self.text), dict(self.consts))
+        plan, texts = self.plan, (dict(self.text), dict(self.consts))
         tile, over = plan.a_tiles[0], plan.contraction.over
         casts = plan.of_bytes
         whole = casts[-1].value if casts else None
@@ -284,7 +284,7 @@ class GemmEmitter(Emitter):
                 with self.inner("for c in cutlass.range_constexpr(2):"):
                     at = f"({first} + 8 * i + quad + c)"
                     for let in plan.prologue:
-                        self.at(let)
+                        self.note(let)
                         if let.node == Pos(over):
                             self.text[let.value] = at
                         elif let.value == whole or isinstance(let.node, Load):
@@ -299,7 +299,7 @@ class GemmEmitter(Emitter):
                         zero = f"{text.TYPES[self.tile(last.value).dtype]}(0.0)"
                         value = self.call("select", f"{at} < {ends}", value, zero)
                     self.line(f"a_values.append({value})")
-        self.text, self.consts = kept
+        self.text, self.consts = texts
         return lines(self.lines)
 
     def of_prologue(self) -> list[Let]:
@@ -309,7 +309,7 @@ class GemmEmitter(Emitter):
 
     def epilogue(self) -> tuple[tuple[Line, ...], tuple[Line, ...], tuple[Line, ...]]:
         """Return a consumer's prologue, that of a piece whose length a tile counts, and its epilogue."""
-        self.own()
+        self.write_coordinates()
         rows = self.plan.rows
         later = self.after_products()
         early = [
@@ -357,12 +357,12 @@ class GemmEmitter(Emitter):
         """Write a thread's first column, and elect one of four threads for row values."""
         fragment = self.plan.fragment
         self.memory.writer = "first_of_quad"
-        owned = next((o for o in self.plan.others if o.axis == fragment.axis), None)
+        tiled = next((o for o in self.plan.others if o.axis == fragment.axis), None)
         self.first_column = "quad"
-        if owned is not None:
+        if tiled is not None:
             self.first_column = self.let(axis_name(fragment.axis), f"{self.text_first} + quad")
             masked = self.plan.columns_of_segments
-            if not masked and (owned.length is None or owned.length % owned.tile):
+            if not masked and not tiled.exact:
                 self.columns_end = f"{self.memory.extent(fragment.axis)} - {self.first_column}"
                 self.bound_columns()
 
@@ -543,7 +543,7 @@ class GemmEmitter(Emitter):
             else:
                 ready = ready or [let for let in left if not missing.intersection(self.operands(let))]
                 for let in ready:
-                    self.at(let)
+                    self.note(let)
                     self.of_row(let)
             left = [let for let in left if let not in ready]
 
@@ -571,12 +571,12 @@ class GemmEmitter(Emitter):
         """Write an elementwise group and its stores, column part by column part."""
         group = [let for let in group if not self.widened(let)]
         needed = {v for let in (*written, *rest) for v in self.operands(let)}
-        kept = [let for let in group if let.value in needed and not self.lasting(let)]
+        crossing = [let for let in group if let.value in needed and not self.lasting(let)]
         reads = [let for let in group if self.lasting(let)]
-        names = {let.value: self.names.fresh(let.name or stem(let)) for let in kept}
-        self.at(group[0])
+        names = {let.value: self.names.fresh(let.name or stem(let)) for let in crossing}
+        self.note(group[0])
         if names:
-            self.line(f"{', '.join(names.values())} = {', '.join('[]' for _ in kept)}")
+            self.line(f"{', '.join(names.values())} = {', '.join('[]' for _ in crossing)}")
         self.text.update(names)
         assert self.fragment is not None
         parts = self.parts
@@ -588,10 +588,10 @@ class GemmEmitter(Emitter):
             with self.inner(f"for c in cutlass.range_constexpr({span}):"):
                 for let in group:
                     if let not in reads:
-                        self.at(let)
-                        self.element(let, let in kept)
+                        self.note(let)
+                        self.element(let, let in crossing)
             for let in written:
-                self.at(let)
+                self.note(let)
                 self.node(let)
             self.memory.span = None
         self.per_element.difference_update(let.value for let in group)
@@ -607,7 +607,7 @@ class GemmEmitter(Emitter):
             assert isinstance(let.node, Load)
             by = self.by_vectors(let.node)
             if by is not None:
-                self.at(let)
+                self.note(let)
                 wide[let.value] = self.load_vectors(let, let.node, by)
         for value, name in wide.items():
             made = self.call("from_vectors", "epilogue_tile", text.TYPES[self.tile(value).dtype], name)
@@ -616,7 +616,7 @@ class GemmEmitter(Emitter):
         if narrow:
             with self.inner(f"for c in cutlass.range_constexpr({span}):"):
                 for let in narrow:
-                    self.at(let)
+                    self.note(let)
                     self.append(let)
 
     def append(self, let: Let) -> None:
@@ -624,10 +624,10 @@ class GemmEmitter(Emitter):
         assert isinstance(let.node, Load)
         self.line(f"{self.text[let.value]}.append({self.memory.read(let.node)})")
 
-    def element(self, let: Let, kept: bool) -> None:
+    def element(self, let: Let, crossing: bool) -> None:
         """Write a value of one element; append it to a list where others need it."""
         made = f"{self.acc[let.value]}[r, c]" if isinstance(let.node, Dot) else self.expression(let)
-        if kept:
+        if crossing:
             self.line(f"{self.text[let.value]}.append({made})")
             return
         self.per_element.add(let.value)
@@ -672,7 +672,7 @@ class GemmEmitter(Emitter):
         here = f"({ahead} >= 0) & ({ahead} < {self.plan.fragment.length})"
         with self.inner(f"if {self.call('any_lane', here)}:"):
             for each in one_hot.inside:
-                self.at(each)
+                self.note(each)
                 if not self.widened(each):
                     self.of_row(each)
             self.line(f"{name} = {self.reduced(let, reduce)}")
@@ -684,7 +684,7 @@ class GemmEmitter(Emitter):
     def row_ahead(self, let: Let) -> None:
         """Write a row value before the mainloop, as a list over the rows of a thread."""
         count = len(self.lines)
-        self.at(let)
+        self.note(let)
         self.of_both = True
         self.node(let)
         self.of_both = False

@@ -8,9 +8,10 @@ from types import MappingProxyType
 
 from rlk.ir.nodes import Kernel
 from rlk.lower.common import abi
-from rlk.lower.common.emitted import OF_POINTERS, CallArg, From, KernelArg, KernelBuild
+from rlk.lower.common.emitted import OF_POINTERS, CallArg, From, KernelBuild
+from rlk.lower.common.host import kernel_args
 from rlk.lower.common.lines import Line
-from rlk.lower.common.spelling import argument_type
+from rlk.lower.common.spelling import argument_type, tile_comment
 from rlk.lower.cute import text
 from rlk.lower.cute.attention.plan import AttentionPlan
 from rlk.lower.cute.emit import Emitter
@@ -98,8 +99,7 @@ def framed(
 
 def owning(plan: ContractionPlan | AttentionPlan) -> str:
     """Return the comment with the tile of a block."""
-    owned = ", ".join(f"{o.tile} of {o.axis}" for o in (plan.rows, *plan.others))
-    return f"A block owns {owned} ({plan.kind})."
+    return tile_comment("block", (plan.rows, *plan.others), plan.kind)
 
 
 def _ordered(parts: Sequence[str], order: Order) -> str:
@@ -130,16 +130,12 @@ def passed(given: list[CallArg], copied: Mapping[str, int]) -> str:
 
 def build(kernel: Kernel, given: list[CallArg], emitter: Emitter) -> KernelBuild:
     """Return the build of a kernel."""
-    divisible = emitter.plan.signature.divisible
-    args = tuple(
-        KernelArg(
-            _outside(a),
-            argument_type(a, emitter.memory.decls),
-            divisible=a.name in divisible or a.kind is From.SCRATCH,  # torch aligns what it makes
-        )
-        for a in given
-    )
-    return KernelBuild(kernel.name, args)
+    known = emitter.plan.signature.divisible
+
+    def divisible(argument: CallArg) -> bool:
+        return argument.name in known or argument.kind is From.SCRATCH  # torch aligns what it makes
+
+    return KernelBuild(kernel.name, kernel_args(given, emitter.memory.decls, divisible, _outside))
 
 
 def _outside(argument: CallArg) -> str:

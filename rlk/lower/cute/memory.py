@@ -37,8 +37,6 @@ class Memory(Arguments):
         self.e = emitter
         self.plan = emitter.plan
         super().__init__(emitter.plan.kernel, emitter.plan.signature, emitter.checks)
-        self.coordinates: dict[Axis, str] = {}
-        self.inside: dict[Axis, str] = {}
         self.together: tuple[frozenset[Axis], str] | None = None  # two axes, and the predicate of both
         self.span: Span | None = None  # of a thread's list that is written now; None: all of it
         self.writer = ""  # predicate of the thread that stores row values
@@ -56,13 +54,13 @@ class Memory(Arguments):
         strides = [self.stride(decl, d) for d in range(count - 1)]
         return shape, (*strides, "1")
 
-    def owns(self, owned: TiledAxis, index: str) -> None:
+    def write_coordinate(self, tiled: TiledAxis, index: str) -> None:
         """Write a thread's indices of a parallel axis, and their bounds predicate."""
-        name = axis_name(owned.axis)
-        self.coordinates[owned.axis] = self.e.let(name, index)
-        if owned.tile > 1 and (owned.length is None or owned.length % owned.tile):
-            end = self.extent(owned.axis)
-            self.inside[owned.axis] = self.e.let(f"{name}_inside", f"{self.coordinates[owned.axis]} < {end}")
+        name = axis_name(tiled.axis)
+        self.coordinates[tiled.axis] = self.e.let(name, index)
+        if not tiled.exact:
+            end = self.extent(tiled.axis)
+            self.inside[tiled.axis] = self.e.let(f"{name}_inside", f"{self.coordinates[tiled.axis]} < {end}")
 
     # --- accesses -------------------------------------------------------------------------------------------
 

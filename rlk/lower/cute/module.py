@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from rlk.ir.nodes import Program
 from rlk.lower.common import abi, lists
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
-from rlk.lower.common.host_loops import host_lines
+from rlk.lower.common.host import host_function, launch_lines
 from rlk.lower.common.layout import laid_out
-from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.lines import Function
 from rlk.lower.common.names import named
 from rlk.lower.common.prelude import Helper, sources
 from rlk.lower.common.render import render
@@ -72,13 +72,8 @@ def lower(
         written.append(render("cute", made.template, made.subject))
         about.append(str(placed if isinstance(placed, AttentionPlan) else schedule))
         builds.append(made.build)
-        names = ", ".join(a.name for a in made.arguments)
-        start = f"    kernels.{kernel.name}((programs,), {names})"
-        launch[kernel.name] = [*made.programs, "if programs > 0:", start]
-    extents = dict(signature.extents)
-    parameters = abi.call_parameters(program, signature, used)
-    lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
-    host = Function("call", tuple(a.name for a in parameters), program.name, lines)
+        launch[kernel.name] = launch_lines(kernel.name, made.arguments, made.programs)
+    parameters, host = host_function(program, signature, used, launch)
     head = header(program, signature, target, numerics_id, about)
     functions = sources("cute", (helpers[name] for name in sorted(helpers)))
     source = laid_out(render("cute", "module.py.j2", Module(head, functions, tuple(written), host)))

@@ -41,13 +41,13 @@ def _rows(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatu
     found = roles(peeled, extents)
     rows = segments(peeled, found.parallel)
     counted = (a for a in found.parallel if rows is None or a != rows.over)
-    owned = tuple(TiledAxis(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in counted)
-    owned = tuple(sorted(owned, key=lambda o: o.tiles is not None))
-    if any(o.tiles is None for o in owned[1:]):
+    tiled = tuple(TiledAxis(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in counted)
+    tiled = tuple(sorted(tiled, key=lambda o: o.tiles is not None))
+    if any(o.tiles is None for o in tiled[1:]):
         raise refused(SECOND_DYNAMIC, target, instead=STATIC)
-    if rows is not None and owned[0] != TiledAxis(rows.axis, 1, None):
+    if rows is not None and tiled[0] != TiledAxis(rows.axis, 1, None):
         raise refused(f"more than one row of the segments {rows.axis} in a block", target)
-    lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
+    lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in tiled if o.tile > 1}
     thread_value_layouts = distribute(lengths, schedule.placed, LANES * schedule.warps)
     listed = math.prod(s.count for s in thread_value_layouts)
     if listed > MOST_LISTED:
@@ -58,7 +58,7 @@ def _rows(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatu
     return RowsPlan(
         kernel=ordered,
         kind=kind(kernel),
-        owned=owned,
+        tiled=tiled,
         thread_value_layouts=thread_value_layouts,
         threads=LANES * schedule.warps,
         ahead=schedule.stages - 1,

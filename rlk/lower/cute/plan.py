@@ -136,14 +136,14 @@ class PieceMerges(NamedTuple):
     """A piece: its accumulator, and merges of earlier ones.
 
     before: merges without which no accumulator is free; the products of the piece before are waited for.
-    behind: merges that run while the first products of the piece do. put_away: whether the sum of the first
+    overlapped: merges that run while the first products of the piece do. spills: whether the sum of the first
     half of the pieces is then copied to shared memory.
     """
 
     slot: int
     before: tuple[Merge, ...]
-    behind: tuple[Merge, ...]
-    put_away: bool
+    overlapped: tuple[Merge, ...]
+    spills: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +351,7 @@ class ContractionPlan:
         return self.depth // INSTRUCTION
 
     @property
-    def kept(self) -> int:
+    def spilled(self) -> int:
         """Return the elements of the accumulator that is spilled to shared memory."""
         return self.rows.tile * self.columns if self.pieces is not None and self.pieces.shared else 0
 
@@ -361,7 +361,7 @@ class ContractionPlan:
         return self.columns // 8
 
     @property
-    def kept_of_warp(self) -> int:
+    def spilled_of_warp(self) -> int:
         """Return the words of it that a warp has, which are its epilogue scratch afterwards."""
         return ROWS_OF_WARP * self.columns
 
@@ -413,7 +413,7 @@ class RowsPlan:
 
     kernel: Kernel
     kind: str
-    owned: tuple[TiledAxis, ...]
+    tiled: tuple[TiledAxis, ...]
     thread_value_layouts: tuple[ThreadValues, ...]
     threads: int
     ahead: int
@@ -515,7 +515,7 @@ def _contraction(
     schedule.with_tile(str(columns), 1).check_powers()
     consumers = _consumers(schedule, rows, width, found.parallel, target, len(pairs) + (loop is not None))
     tile = consumers * ROWS_OF_WARPGROUP
-    owned = _owned(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
+    others = _others(found.parallel, of_segments, rows, TiledAxis(columns, width, None), extents, target)
     loaded, dtype = _dtypes(kernel, pairs.values(), signature, target)
     sums = walked is not None or loop is not None and width > WIDE_WITH_SUM
     registers, cluster = _registers(consumers, sums), schedule.cluster
@@ -526,14 +526,14 @@ def _contraction(
     phases = _phases(of, tiles, depth, extents, None if pieces is None else pieces.copied, target)
     own = len(phases[0].a_tiles) * tile * depth * loaded.bytes
     shared = len(phases[0].b_tiles) * width * depth * dtype.bytes
-    kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
-    ring = _ring(schedule.stages, own + shared, consumers, cluster, kept, target)
+    spilled = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
+    ring = _ring(schedule.stages, own + shared, consumers, cluster, spilled, target)
     return ContractionPlan(
         kernel=kernel,
         kind=what,
         phases=phases,
         rows=TiledAxis(rows, tile, fixed_extent(rows, extents)),
-        others=owned,
+        others=others,
         fragment=Fragment(columns, width, (1, 2)),
         ring=ring,
         dtype=dtype,
@@ -644,7 +644,7 @@ def _swapped(
     return swapped
 
 
-def _owned(
+def _others(
     parallel: tuple[Axis, ...],
     of_segments: Segments | None,
     rows: Axis,
@@ -656,8 +656,8 @@ def _owned(
     over = None if of_segments is None else of_segments.over
     lengths = {columns.axis: columns.tile}
     others = (a for a in parallel if a not in (rows, over))
-    owned = (TiledAxis(a, lengths.get(a, 1), fixed_extent(a, extents)) for a in others)
-    made = tuple(sorted(owned, key=lambda each: each.tiles is not None))
+    tiled = (TiledAxis(a, lengths.get(a, 1), fixed_extent(a, extents)) for a in others)
+    made = tuple(sorted(tiled, key=lambda each: each.tiles is not None))
     if any(each.tiles is None for each in made[1:]):
         raise refused(SECOND_DYNAMIC, target, instead=STATIC)
     return made
@@ -917,9 +917,9 @@ def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Targ
     return decl.type.dtype
 
 
-def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, target: Target) -> Ring:
+def _ring(stages: int, size: int, consumers: int, cluster: int, spilled: int, target: Target) -> Ring:
     warps = 4 * consumers
-    fitting = room_of_stages(target, warps, kept) // size
+    fitting = room_of_stages(target, warps, spilled) // size
     if fitting < 2:
         lacks = f"shared memory for two stages of {size} bytes"
         raise refused(lacks, target, instead="a smaller chunk")

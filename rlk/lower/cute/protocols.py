@@ -60,8 +60,9 @@ def gemm_protocol(
         step: tuple[Op, ...] = (*first, Drain(in_flight), free)
         if computed:
             step = (Wait("ring"), Drain(), free, Read("ring"))
-        kept = min(in_flight - 1, more)  # stages that are not released while the first groups are issued
-        tile = [*first * (1 + kept), Repeat(more - kept, step), Drain(), *[free] * (1 + kept)]
+        unreleased = min(in_flight - 1, more)  # stages, while the first groups are issued
+        ends = 1 + unreleased
+        tile = [*first * ends, Repeat(more - unreleased, step), Drain(), *[free] * ends]
         body += [Repeat(more + 1, (*first, Drain(), free))] if by_warps else tile
         rests = begin // steps_per_tile % 2 == 0
         part_time += [Repeat(more + 1, (*first, Drain(), free))] if rests else tile
@@ -148,7 +149,7 @@ def gradient_protocol(
     stages: int,
     consumers: int,
     steps: int,
-    owned: tuple[int, ...],
+    resident: tuple[int, ...],
     streamed: tuple[int, ...],
     *,
     early: int = 0,
@@ -156,8 +157,8 @@ def gradient_protocol(
 ) -> Protocol:
     """Return the protocol of attention gradients: resident rows, a pipeline for each streamed factor.
 
-    owned, streamed: factors of each copy loop. All stages of a step are released when its products are done;
-    those of the first factors, `early` of them, when its scores are.
+    resident, streamed: factors of each copy loop. All stages of a step are released when its products are
+    done; those of the first factors, `early` of them, when its scores are.
     """
 
     def named(what: str, batches: tuple[int, ...]) -> list[list[str]]:
@@ -173,7 +174,7 @@ def gradient_protocol(
             yield from (Wait(name), Read(name))
         yield Drain()
 
-    rows, factors = named("rows", owned), named("factor", streamed)
+    rows, factors = named("rows", resident), named("factor", streamed)
     own, others = list(chain.from_iterable(rows)), list(chain.from_iterable(factors))
     soon, late = others[:early], others[early:]
     again: tuple[Op, ...] = (*(Reread(name) for name in late), Drain()) if soon else ()

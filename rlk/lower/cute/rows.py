@@ -25,11 +25,12 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Ascending, Rule, bind
 from rlk.ir.types import DType, TileType, TupleType
+from rlk.lower.common.arguments import tiles_of
 from rlk.lower.common.lines import Line
 from rlk.lower.common.liveness import live, names_read
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
-from rlk.lower.common.spelling import VERBS, order_name
+from rlk.lower.common.spelling import VERBS, order_name, tile_comment
 from rlk.lower.common.thread_values import ThreadValues, first_along_others, nearest_first
 from rlk.lower.cute import text
 from rlk.lower.cute.block_reduce import Tree, combining, merging
@@ -74,14 +75,15 @@ def write(
 ) -> KernelText:
     """Write a kernel whose blocks have tiles of the parallel axes."""
     emitter = RowsEmitter(plan, helpers, checks)
-    emitter.own()
+    emitter.write_coordinates()
     emitter.block(plan.kernel.body.lets)
     body = live(lines(emitter.lines))
-    frame, given = framed(plan, emitter, loop_indices, _about(plan))
-    first = plan.owned[0] if plan.owned else None
+    about = tile_comment("block", plan.tiled, plan.kind, plan.thread_value_layouts)
+    frame, given = framed(plan, emitter, loop_indices, about)
+    first = plan.tiled[0] if plan.tiled else None
     extent = "1" if first is None else emitter.memory.extent(first.axis)
-    counts = [extent if first is None or first.tile == 1 else text.rounded_up(extent, first.tile)]
-    counts += [str(o.tiles) for o in plan.owned[1:]]
+    counts = [tiles_of(extent, 1 if first is None else first.tile)]
+    counts += [str(o.tiles) for o in plan.tiled[1:]]
     if plan.segments is not None:
         whole, over = plan.segments.whole, plan.segments.over.name
         counts[0] = f"({whole} * {plan.segments.each} + {over})"
@@ -93,15 +95,6 @@ def write(
         programs=(f"programs = {' * '.join(counts)}",),
         build=build(plan.kernel, given, emitter),
     )
-
-
-def _about(plan: RowsPlan) -> str:
-    owned = ", ".join(f"{o.tile} of {o.axis}" for o in plan.owned) or "everything"
-    fragment = "; ".join(
-        f"{s.axis}: {s.length} indices, {s.count} to each of {1 << len(s.threads)} threads"
-        for s in plan.thread_value_layouts
-    )
-    return f"A block owns {owned} ({plan.kind}){'. ' * bool(fragment)}{fragment}."
 
 
 class RowsEmitter(Emitter):
@@ -128,18 +121,18 @@ class RowsEmitter(Emitter):
 
     # --- places ---------------------------------------------------------------------------------------------
 
-    def own(self) -> None:
+    def write_coordinates(self) -> None:
         """Write tile coordinates, and the writer predicates of values that several threads have."""
         rest = "block"
         tiles: dict[Axis, str] = {}
-        for owned in reversed(self.plan.owned[1:]):
-            tiles[owned.axis] = f"{rest} % {owned.tiles}"
-            rest = self.let("rest", f"{rest} // {owned.tiles}") if owned.tiles != 1 else rest
+        for tiled in reversed(self.plan.tiled[1:]):
+            tiles[tiled.axis] = f"{rest} % {tiled.tiles}"
+            rest = self.let("rest", f"{rest} // {tiled.tiles}") if tiled.tiles != 1 else rest
         if self.plan.segments is not None:
             rest = self.segment(self.plan.segments, rest)
-        for owned in self.plan.owned:
-            tile = tiles.get(owned.axis, rest)
-            self.memory.owns_tile(owned, self.thread_value_layouts.get(owned.axis), tile)
+        for tiled in self.plan.tiled:
+            tile = tiles.get(tiled.axis, rest)
+            self.memory.write_tile_coordinate(tiled, self.thread_value_layouts.get(tiled.axis), tile)
         for let in walk(self.plan.kernel.body):
             match let.node:
                 case Store(index=index):

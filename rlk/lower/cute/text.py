@@ -59,11 +59,6 @@ def literal(number: float | int | bool, dtype: DType) -> str:
     return f"Float32({single!r})"
 
 
-def rounded_up(extent: str, by: int) -> str:
-    """Return how many tiles of a size an extent has, the last perhaps with less in it."""
-    return f"(({extent} + {by - 1}) // {by})"
-
-
 def map1(fn: Fn1, x: str, dtype: DType, call: Call) -> str | None:
     """Return the text of an exact function of one operand; None: this lowering does not have it."""
     match fn:

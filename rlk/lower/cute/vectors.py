@@ -136,22 +136,22 @@ class RowsMemory(Memory):
         self.one = emitter.names.fresh("one")
         self.ahead = ""  # the condition under which a step that is read early exists
 
-    def owns_tile(self, owned: TiledAxis, thread_values: ThreadValues | None, tile: str) -> None:
+    def write_tile_coordinate(self, tiled: TiledAxis, thread_values: ThreadValues | None, tile: str) -> None:
         """Write the indices of a parallel axis that a thread has, and which of them there are."""
         if thread_values is None:
-            self.coordinates[owned.axis] = self.e.let(axis_name(owned.axis), tile)
+            self.coordinates[tiled.axis] = self.e.let(axis_name(tiled.axis), tile)
             return
-        name = axis_name(owned.axis)
+        name = axis_name(tiled.axis)
         self.e.current = (thread_values,) if thread_values.count > 1 else ()
         place = thread_values.place(self.e.thread_bits)
-        index = f"{tile} * {owned.tile} + {place}"
-        self.coordinates[owned.axis] = self.e.let(name, self.e.each(index) if self.e.current else index)
-        if owned.length is None or owned.length % owned.tile:
+        index = f"{tile} * {tiled.tile} + {place}"
+        self.coordinates[tiled.axis] = self.e.let(name, self.e.each(index) if self.e.current else index)
+        if not tiled.exact:
             inside = (
-                f"{self.e.indexed(self.coordinates[owned.axis], (owned.axis,))} < {self.extent(owned.axis)}"
+                f"{self.e.indexed(self.coordinates[tiled.axis], (tiled.axis,))} < {self.extent(tiled.axis)}"
             )
             written = self.e.each(inside) if self.e.current else inside
-            self.inside[owned.axis] = self.e.let(f"{name}_inside", written)
+            self.inside[tiled.axis] = self.e.let(f"{name}_inside", written)
 
     # --- accesses -------------------------------------------------------------------------------------------
 

@@ -68,12 +68,12 @@ class Attention(Factors):
         """Return the factor with the rows, and the other one, which is in memory."""
         dot, target = let.node, self.plan.target
         assert isinstance(dot, Dot)
-        for held, other in ((dot.a, dot.b), (dot.b, dot.a)):
+        for of_rows, other in ((dot.a, dot.b), (dot.b, dot.a)):
             axes = self.axes(other)
             fits = isinstance(self.lets[other].node, Load) and any(a.chunk is not None for a in axes)
             if fits and not any(s.axis in axes for s in self.plan.thread_value_layouts[:1]):
                 if dot.model is DotModel.CHAIN16:
-                    return held, other
+                    return of_rows, other
                 raise refused("a contraction of f32 beside one of computed factors", target, let.loc)
         what = "a contraction of two factors of which none is a chunk of an input"
         raise refused(what, target, let.loc, "x[v] of the stream")
@@ -88,9 +88,9 @@ class Attention(Factors):
         """Write the whole kernel."""
         e = self.e
         with e.memory.programs():
-            owned = {o.axis for o in self.plan.owned}
+            tiled = {o.axis for o in self.plan.tiled}
             for thread_values in self.plan.thread_value_layouts:
-                if thread_values.axis not in owned and thread_values.axis.chunk is None:
+                if thread_values.axis not in tiled and thread_values.axis.chunk is None:
                     self.holds(thread_values)
             tiles = [self.tile(value) for value in self.lets if value in self.turned]
             for name, dtype, count in self.unit.lists:
@@ -102,9 +102,9 @@ class Attention(Factors):
         """Write the indices of an axis that is only contracted, and their bounds mask."""
         axis, memory, name = thread_values.axis, self.e.memory, axis_name(thread_values.axis)
         place = thread_values.place(self.plan.threads.bit_length() - 1)
-        memory.owned[axis] = memory.write(axis, name, DType.I32, place)
+        memory.coordinates[axis] = memory.write(axis, name, DType.I32, place)
         if self.extent(axis) != thread_values.length:
-            inside = f"{self.e.indexed(memory.owned[axis], (axis,))} < {self.extent(axis)}"
+            inside = f"{self.e.indexed(memory.coordinates[axis], (axis,))} < {self.extent(axis)}"
             memory.inside[axis] = memory.write(axis, f"{name}_inside", DType.BOOL, inside)
 
     def extent(self, axis: Axis) -> int:
@@ -129,7 +129,7 @@ class Attention(Factors):
         """Write a contraction of a chunk, into its accumulator if it has one."""
         e, dot, unit = self.e, let.node, self.unit
         assert isinstance(dot, Dot)
-        held, other = self.factors[let.value]
+        of_rows, other = self.factors[let.value]
         tile = self.tile(other)
         if tile.name in self.copied:
             self.meet()
@@ -145,7 +145,9 @@ class Attention(Factors):
             columns, length = length, columns
         given = e.stored(f"{tile.name}_part", tile.dtype, GIVEN)
         counts = self.thread_values(dot.over).count, self.thread_values(made).count
-        before, step, after = unit.calls(Product(e.text[held], counts[0], given, name, counts[1], tile.dtype))
+        before, step, after = unit.calls(
+            Product(e.text[of_rows], counts[0], given, name, counts[1], tile.dtype)
+        )
         with e.inner(f"for column in tl.unroll({columns // unit.columns}):"):
             e.lines_of(before)
             with e.inner(f"for step in tl.unroll({length // DEPTH}):"):

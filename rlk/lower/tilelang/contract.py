@@ -9,6 +9,7 @@ from rlk.ir.dims import fixed_extent
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Decl, Let, Load, Loop, Pos, Reduce, Value, operands
 from rlk.ir.types import DType
+from rlk.lower.common.arguments import tiles_of
 from rlk.lower.common.contract import Contraction, Contractions, Factor, contractions_of_tiles
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
@@ -72,8 +73,8 @@ class Factors:
         """Return the thread-value layout of a factor's rows."""
         found = [s for s in self.plan.thread_value_layouts if s.axis in factor.axes]
         if len(found) != 1 or found[0].length < INSTRUCTION:
-            held = ", ".join(f"{s.length} of {s.axis}" for s in found) or "one row"
-            lacks = f"a contraction with {factor.name} of {held} in a block"
+            lengths = ", ".join(f"{s.length} of {s.axis}" for s in found) or "one row"
+            lacks = f"a contraction with {factor.name} of {lengths} in a block"
             instead = f"one axis of {INSTRUCTION} or more in {factor.name} beside the contracted one"
             raise refused(lacks, self.plan.target, instead=instead)
         return found[0]
@@ -151,7 +152,7 @@ class Dots(Factors):
     ) -> None:
         """Write the loop over the contracted axis, in ascending order."""
         depth, length = self.plan.schedule.depth, self.length(contraction)
-        count = str(-(-int(length) // depth)) if length.isdigit() else text.rounded_up(length, depth)
+        count = str(-(-int(length) // depth)) if length.isdigit() else tiles_of(length, depth)
         step = self.e.names.fresh(f"{axis_name(contraction.over)}_step")
         with self.e.inner(f"for {step} in tl.serial(0, {count}):"):
             for number, (start, tile) in enumerate(zip(starts, tiles, strict=True)):
@@ -205,7 +206,7 @@ class Dots(Factors):
         for let in factor.prologue:
             e.current = ()
             if isinstance(let.node, Load):
-                e.text[let.value] = e.let(factor.load.param, text.held(element, e.tile(let.value).dtype))
+                e.text[let.value] = e.let(factor.load.param, text.variable(element, e.tile(let.value).dtype))
             elif isinstance(let.node, Pos):
                 e.text[let.value] = "k"
             else:

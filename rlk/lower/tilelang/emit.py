@@ -9,8 +9,6 @@ from dataclasses import replace
 from typing import assert_never
 
 from rlk.errors import Code, InternalError
-from rlk.ir import fold
-from rlk.ir.build import Builder
 from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import (
     Bits,
@@ -45,13 +43,14 @@ from rlk.ir.nodes import (
     const_value,
 )
 from rlk.ir.tree import Ascending, bind
-from rlk.ir.types import DType, TileType, TupleType, Type
+from rlk.ir.types import DType, TileType, TupleType
 from rlk.lang.reserved import CPP
-from rlk.lower.common.lines import Function, Line, notes_of, place_of
+from rlk.lower.common.emitter import StatementEmitter
+from rlk.lower.common.lines import INDENT, Line, notes_of, place_of
 from rlk.lower.common.liveness import live
 from rlk.lower.common.names import Names, axis_name, stem
 from rlk.lower.common.prelude import Helper, Helpers
-from rlk.lower.common.spelling import VERBS, constant_cast, order_name, yielded_names
+from rlk.lower.common.spelling import VERBS, constant_cast, order_name
 from rlk.lower.common.thread_values import ThreadValues, first_along_others, nearest_first
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.attention import Attention
@@ -62,9 +61,7 @@ from rlk.lower.tilelang.memory import Memory
 from rlk.lower.tilelang.plan import TilePlan, refused, rings
 from rlk.lower.tilelang.ring import Ring
 from rlk.lower.tilelang.trees import Folding, reduce_buffers, tree
-from rlk.schedule.axes import types_of
 
-INDENT = "    "
 OF_FRAME = frozenset({"tl", "block", "thread", "c", "programs", "f32", "memory", "struct", "part"})
 OF_CPP = CPP | {"half"}
 """Names with another meaning in HIP source."""
@@ -72,27 +69,19 @@ _FLOATS = {Combine.ADD: "add", Combine.MAX: "larger", Combine.MIN: "smaller"}
 _INTEGERS = {Combine.ADD: "add", Combine.MAX: "imax", Combine.MIN: "imin", Combine.OR: "imax"}
 
 
-class Emitter:
-    """Writes one kernel; `helpers` collects the macros that its lines call, by name."""
+class Emitter(StatementEmitter):
+    """Writes one kernel, one element or a thread's list at a time; its helpers are macros."""
 
     def __init__(self, plan: TilePlan, helpers: dict[str, Helper], checks: list[str]) -> None:
-        self.plan, self.checks = plan, checks
-        self.helpers = Helpers(functions(plan.target.vendor), helpers)
-        self.types: dict[Value, Type] = types_of(plan.kernel)
-        self.names = Names(set(self.helpers.prelude) | OF_FRAME | OF_CPP)
-        self.text: dict[Value, str] = {}
+        own = Helpers(functions(plan.target.vendor), helpers)
+        super().__init__(plan.kernel, Names(set(own.prelude) | OF_FRAME | OF_CPP), own, checks)
+        self.plan = plan
         self.repeated: dict[Value, Callable[[], str]] = {}  # elements of lists that are computed at each use
         self.element = "c"  # which element of the list is written now
-        self.consts: dict[Value, tuple[int, DType]] = {}
-        self.many: dict[Value, tuple[str, ...]] = {}
-        self.lines: list[Line] = []
         self.storage: list[Line] = []  # variables and lists of a thread
         self.reduce_buffers: dict[tuple[DType, int], int] = {}  # of waves that meet: elements of a thread
-        self.depth = 0
-        self.place = ""
         self.current: tuple[ThreadValues, ...] = ()  # what the list that is written now runs over
         self.group: tuple[ThreadValues, ...] = ()  # the lists of the loop that is still open
-        self.yields = yielded_names(plan.kernel)
         self.memory = Memory(self)
         self.nested = rings(plan.kernel, plan.schedule, plan.target)
         self.repeats = self.nested or plan.kind == "back_to_back_gemm"  # lists of numbers that are no floats
@@ -109,23 +98,15 @@ class Emitter:
 
     def line(self, statement: str) -> None:
         self.group = ()
-        self.lines.append(Line(INDENT * self.depth + statement, self.place))
+        super().line(statement)
 
     def lines_of(self, statements: Sequence[str]) -> None:
         for statement in statements:
             self.line(statement)
 
-    def let(self, hint: str, expression: str) -> str:
-        """Append name = expression and return the name."""
-        name = self.names.fresh(hint)
-        self.define(name, expression)
-        return name
-
     def define(self, name: str, expression: str) -> None:
-        """Append name = expression."""
         self.group = ()
-        text = f"{INDENT * self.depth}{name} = {expression}"
-        self.lines.append(Line(text, self.place, (name, expression)))
+        super().define(name, expression)
 
     def each(self, *statements: str) -> None:
         """Append statements for each element of the current list; neighbours share a loop."""
@@ -164,20 +145,7 @@ class Emitter:
         """Append a declaration before all statements."""
         self.storage.append(Line(f"{name} = {expression}", assigned=(name, expression)))
 
-    def uses(self, *names: str) -> None:
-        """Note which prelude functions a line calls."""
-        self.helpers.use(*names)
-
-    def call(self, name: str, *operands: str) -> str:
-        """Return the text of a call of a prelude function, and note the function."""
-        return self.helpers.call(name, *operands)
-
     # --- operands -------------------------------------------------------------------------------------------
-
-    def tile(self, value: Value) -> TileType:
-        type = self.types[value]
-        assert isinstance(type, TileType)
-        return type
 
     @property
     def size(self) -> int:
@@ -283,8 +251,8 @@ class Emitter:
             case Cast(x=x, dtype=dtype) if made := constant_cast(self.consts.get(x), dtype):
                 self.consts[let.value] = made
             case Param(name=name):  # a copy: TileLang names a parameter after the argument of a macro
-                held = text.held(name, self.tile(let.value).dtype)
-                self.text[let.value] = self.let(name, held)
+                copy = text.variable(name, self.tile(let.value).dtype)
+                self.text[let.value] = self.let(name, copy)
             case Pos(axis=axis):
                 self.position(let, axis)
             case Extent(axis=axis):
@@ -321,8 +289,8 @@ class Emitter:
         written = expression()
         self.repeated.pop(let.value, None)
         if not self.current:
-            held = text.held(written, self.tile(let.value).dtype)
-            self.text[let.value] = self.let(let.name or hint, held)
+            variable = text.variable(written, self.tile(let.value).dtype)
+            self.text[let.value] = self.let(let.name or hint, variable)
             return
         if self.repeats and not self.tile(let.value).dtype.is_float and not isinstance(let.node, Load):
             self.repeated[let.value] = expression  # cheaper than to keep
@@ -334,8 +302,8 @@ class Emitter:
     def position(self, let: Let, axis: Axis) -> None:
         """Write the indices of an axis that a thread has."""
         thread_values = self.plan.thread_values(axis)
-        if axis in self.memory.owned:
-            self.text[let.value] = self.memory.owned[axis]
+        if axis in self.memory.coordinates:
+            self.text[let.value] = self.memory.coordinates[axis]
         elif thread_values is None:
             self.consts[let.value] = (0, DType.I32)
         else:
@@ -463,20 +431,20 @@ class Emitter:
         assert thread_values is not None
         lists = self.plan.lists(axes)
         count = math.prod(s.count for s in lists)
-        held = [self.stored(hint, dtype, count) for hint, _, dtype in terms]
+        state = [self.stored(hint, dtype, count) for hint, _, dtype in terms]
         self.current = lists
         at = "c" if lists else "0"
-        self.each(*(f"{to}[{at}] = {term}" for to, (_, term, _) in zip(held, terms, strict=True)))
+        self.each(*(f"{to}[{at}] = {term}" for to, (_, term, _) in zip(state, terms, strict=True)))
         macro = self.helpers.define(
             name, lambda unique: tree(unique, about, folding, thread_values, lists, order)
         )
         met = []
         if reduce_buffers(folding, thread_values):
             met = [*(self.reduce_smem(dtype, i, count) for i, (_, _, dtype) in enumerate(terms)), "thread"]
-        self.line(f"{macro}({', '.join([*held, *met])})")
+        self.line(f"{macro}({', '.join([*state, *met])})")
         if any(s.axis != over for s in lists):
-            return tuple(held)
-        return tuple(self.let(hint, f"{x}[0]") for x, (hint, _, _) in zip(held, terms, strict=True))
+            return tuple(state)
+        return tuple(self.let(hint, f"{x}[0]") for x, (hint, _, _) in zip(state, terms, strict=True))
 
     def reduce_smem(self, dtype: DType, component: int, count: int) -> str:
         """Return the shared buffer for exchanges of a component between waves, of the longest list."""
@@ -522,19 +490,9 @@ class Emitter:
 
     def merger(self, merge: Merge, dtypes: Sequence[DType]) -> str:
         """Return the macro that merges two states of a monoid: `ir.fold`'s definition on elements."""
-        b = Builder()
-        state = merge.monoid.symbols
-        one, two = (tuple(b.fresh(TileType(d)) for d in dtypes) for _ in range(2))
-        results = fold.merge(b, merge.monoid, one, two, merge.exp2)
         inner = Emitter(replace(self.plan, thread_value_layouts=()), self.helpers.found, self.checks)
-        inner.types = dict(b.types)
-        arguments = [inner.names.fresh(f"{s}_{side}") for side in "ab" for s in state]
-        inner.text.update(zip((*one, *two), arguments, strict=True))
-        inner.block(b.open[0])
-        lines = (*inner.lines, Line(f"return {', '.join(inner[r] for r in results)}"))
-        about = f"The state of two disjoint sets: {merge.monoid}."
-        name = f"merge_{merge.monoid.kind.value}"
-        return self.helpers.define(name, lambda unique: Function(unique, tuple(arguments), about, lines))
+        function = inner.merge_function(f"merge_{merge.monoid.kind.value}", merge, dtypes)
+        return self.helpers.define(function.name, lambda unique: replace(function, name=unique))
 
     def whole(self, value: Value) -> str:
         """Return the name of a value as it is, a list or one element."""

@@ -10,7 +10,7 @@ from rlk.ir.types import DType
 from rlk.lower.common.lines import Function
 from rlk.lower.common.machine import TextMachine, written
 from rlk.lower.common.prelude import PreludeFunction, prelude
-from rlk.lower.tilelang.text import held, literal
+from rlk.lower.tilelang.text import literal, variable
 
 FRAME = ("memory", "f32")
 """The functions of every module: parameters and literals call them."""
@@ -30,7 +30,7 @@ class TileLangMachine(TextMachine):
     real = "y"
 
     def let(self, text: str, stem: str) -> str:
-        return super().let(held(text, DType.I32 if stem == "i" else DType.F32), stem)
+        return super().let(variable(text, DType.I32 if stem == "i" else DType.F32), stem)
 
     def f32(self, value: float) -> str:
         return literal(value, DType.F32)

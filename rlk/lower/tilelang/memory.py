@@ -10,7 +10,7 @@ from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Check, Decl, Load, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common import abi
-from rlk.lower.common.arguments import Arguments
+from rlk.lower.common.arguments import Arguments, tiles_of
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
@@ -30,8 +30,6 @@ class Memory(Arguments):
         self.e = emitter
         self.plan = emitter.plan
         super().__init__(emitter.plan.kernel, emitter.plan.signature, emitter.checks)
-        self.owned: dict[Axis, str] = {}
-        self.inside: dict[Axis, str] = {}
         self.limit: tuple[Axis, str] | None = None  # of segments: what is more than the index of each row
         self.writers: dict[int, str] = {}
         for decl in self.plan.kernel.params:
@@ -45,29 +43,29 @@ class Memory(Arguments):
     def programs(self) -> Iterator[None]:
         """Write the tiles of a block; the body is under the condition that its row tile is not empty."""
         if self.plan.segments is None:
-            self.own()
+            self.write_coordinates()
             yield
             return
         condition, rest = self.segment(self.plan.segments)
         with self.e.inner(f"if {condition}:"):
-            self.own(rest)
+            self.write_coordinates(rest)
             yield
 
-    def own(self, rest: str | None = None) -> None:
+    def write_coordinates(self, rest: str | None = None) -> None:
         """Write the tiles of a block, and the elected writer threads of replicated values.
 
         rest: the part of a block's number for axes other than segments, if there are segments.
         """
         rest, tiles = self.grouped() if rest is None else (rest, {})
-        shared = [owned for owned in self.plan.owned if owned.axis not in self.owned]
-        for owned in reversed(shared[1:]):
-            if owned.axis in tiles:
+        shared = [tiled for tiled in self.plan.tiled if tiled.axis not in self.coordinates]
+        for tiled in reversed(shared[1:]):
+            if tiled.axis in tiles:
                 continue
-            count = self.tiles(owned)
-            tiles[owned.axis] = "0" if count == "1" else f"tl.truncmod({rest}, {count})"
+            count = self.tiles(tiled)
+            tiles[tiled.axis] = "0" if count == "1" else f"tl.truncmod({rest}, {count})"
             rest = rest if count == "1" else self.e.let("rest", f"tl.truncdiv({rest}, {count})")
-        for owned in shared:
-            self.owns(owned, tiles.get(owned.axis, rest))
+        for tiled in shared:
+            self.write_coordinate(tiled, tiles.get(tiled.axis, rest))
         for let in walk(self.plan.kernel.body):
             match let.node:
                 case Store(index=index):
@@ -82,10 +80,10 @@ class Memory(Arguments):
 
         A group of row tiles is consecutive for each column tile, so that the group's rows stay in the cache.
         """
-        of_rows, group = self.plan.owned[-1:], self.plan.schedule.group
+        of_rows, group = self.plan.tiled[-1:], self.plan.schedule.group
         if not rings(self.plan.kernel, self.plan.schedule, self.plan.target) or group == 1:
             return "block", {}
-        others = [self.tiles(owned) for owned in self.plan.owned[:-1]]
+        others = [self.tiles(tiled) for tiled in self.plan.tiled[:-1]]
         blocks = self.e.let("blocks", " * ".join([str(group), *others]))
         first = self.e.let("first", f"tl.truncdiv(block, {blocks}) * {group}")
         beside = self.e.let("beside", f"tl.min({group}, {self.tiles(of_rows[0])} - {first})")
@@ -98,12 +96,14 @@ class Memory(Arguments):
 
         Returns the condition that the tile has rows, and the part of a block's number for other axes.
         """
-        rows, over = (next(o for o in self.plan.owned if o.axis == a) for a in (found.axis, found.over))
+        rows, over = (next(o for o in self.plan.tiled if o.axis == a) for a in (found.axis, found.over))
         tiles = self.number("tiles", self.tiles_of_segments(found))
         tile = self.number("tile", f"{tiles} - 1 - tl.truncmod(block, {tiles})")
         count = self.number("segments", self.extent(over.axis))  # a copy, as of every scalar in a macro
         given = found.begin, tile, count, str(found.each), str(rows.tile)
-        self.owned[over.axis] = owner = self.e.let(axis_name(over.axis), self.e.call("segment_of", *given))
+        self.coordinates[over.axis] = owner = self.e.let(
+            axis_name(over.axis), self.e.call("segment_of", *given)
+        )
         begin, end = (
             self.number(name, f'tl.Cast("int32", {tensor}[{owner}]) * {found.each}')
             for name, tensor in (("begin", found.begin), ("end", found.end))
@@ -112,23 +112,23 @@ class Memory(Arguments):
         first = self.number("first", f"({tile} - ({before})) * {rows.tile}")
         thread_values = self.plan.thread_values(rows.axis)
         if thread_values is None:
-            self.owned[rows.axis] = first
+            self.coordinates[rows.axis] = first
         else:
             index = f"{first} + {thread_values.place(self.plan.threads.bit_length() - 1)}"
-            self.owned[rows.axis] = self.write(rows.axis, axis_name(rows.axis), DType.I32, index)
+            self.coordinates[rows.axis] = self.write(rows.axis, axis_name(rows.axis), DType.I32, index)
             self.limit = (rows.axis, f"{end} - {begin}")
         return f"{first} < {end} - {begin}", f"tl.truncdiv(block, {tiles})"
 
     def number(self, hint: str, expression: str) -> str:
         """Write a number that every thread of a block has, and return its name."""
-        return self.e.let(hint, text.held(expression, DType.I32))
+        return self.e.let(hint, text.variable(expression, DType.I32))
 
     def programs_of(self) -> str:
         """Return the number of blocks as host text; with segments an upper bound."""
         found = self.plan.segments
         if found is None:
-            return " * ".join(self.tiles(owned) for owned in self.plan.owned) or "1"
-        rest = [o for o in self.plan.owned if o.axis not in (found.axis, found.over)]
+            return " * ".join(self.tiles(tiled) for tiled in self.plan.tiled) or "1"
+        rest = [o for o in self.plan.tiled if o.axis not in (found.axis, found.over)]
         return " * ".join([f"({self.tiles_of_segments(found)})", *(self.tiles(o) for o in rest)])
 
     def tiles_of_segments(self, found: Segments) -> str:
@@ -137,26 +137,25 @@ class Memory(Arguments):
         tile = self.plan.schedule.tile(str(found.axis))
         return f"{whole} * {found.each} // {tile} + {self.extent(found.over)}"
 
-    def tiles(self, owned: TiledAxis) -> str:
+    def tiles(self, tiled: TiledAxis) -> str:
         """Return the number of tiles of a parallel axis."""
-        if owned.tiles is not None:
-            return str(owned.tiles)
-        extent = self.extent(owned.axis)
-        return extent if owned.tile == 1 else text.rounded_up(extent, owned.tile)
+        if tiled.tiles is not None:
+            return str(tiled.tiles)
+        return tiles_of(self.extent(tiled.axis), tiled.tile)
 
-    def owns(self, owned: TiledAxis, tile: str) -> None:
+    def write_coordinate(self, tiled: TiledAxis, tile: str) -> None:
         """Write a thread's indices of a parallel axis, and their bounds mask."""
-        name, thread_values = axis_name(owned.axis), self.plan.thread_values(owned.axis)
+        name, thread_values = axis_name(tiled.axis), self.plan.thread_values(tiled.axis)
         if thread_values is None:
-            self.owned[owned.axis] = self.e.let(name, tile)
+            self.coordinates[tiled.axis] = self.e.let(name, tile)
             return
         place = thread_values.place(self.plan.threads.bit_length() - 1)
-        first = "" if tile == "0" else f"{tile} * {owned.tile} + "
-        self.owned[owned.axis] = self.write(owned.axis, name, DType.I32, f"{first}{place}")
-        if owned.length is None or owned.length % owned.tile:
-            index = self.e.indexed(self.owned[owned.axis], (owned.axis,))
-            inside = f"{index} < {self.extent(owned.axis)}"
-            self.inside[owned.axis] = self.write(owned.axis, f"{name}_inside", DType.BOOL, inside)
+        first = "" if tile == "0" else f"{tile} * {tiled.tile} + "
+        self.coordinates[tiled.axis] = self.write(tiled.axis, name, DType.I32, f"{first}{place}")
+        if not tiled.exact:
+            index = self.e.indexed(self.coordinates[tiled.axis], (tiled.axis,))
+            inside = f"{index} < {self.extent(tiled.axis)}"
+            self.inside[tiled.axis] = self.write(tiled.axis, f"{name}_inside", DType.BOOL, inside)
 
     def write(self, axis: Axis, hint: str, dtype: DType, expression: str) -> str:
         """Write something of each index of an axis and return its name."""
@@ -221,7 +220,7 @@ class Memory(Arguments):
         terms = [] if guard is None or always else [self.e[guard]]
         terms += [self.e.indexed(name, (axis,)) for axis, name in self.inside.items() if axis in axes]
         if self.limit is not None and self.limit[0] in axes:
-            row = self.e.indexed(self.owned[self.limit[0]], self.limit[:1])
+            row = self.e.indexed(self.coordinates[self.limit[0]], self.limit[:1])
             terms.append(f"({row} < {self.limit[1]})")
         return " & ".join(terms) or None
 
@@ -257,8 +256,8 @@ class Memory(Arguments):
 
     def row(self, axes: tuple[Axis, ...]) -> str:
         """Return the text of an element's row number for the error word, counted from 1."""
-        own = (axis for axis in self.owned if axis in axes)
-        return row_number(own, lambda axis: self.e.indexed(self.owned[axis], (axis,))) or "1"
+        own = (axis for axis in self.coordinates if axis in axes)
+        return row_number(own, lambda axis: self.e.indexed(self.coordinates[axis], (axis,))) or "1"
 
 
 class WithMemory(Writer, Protocol):

@@ -12,17 +12,16 @@ from rlk.lower.common.emitted import (
     OF_POINTERS,
     CallArg,
     Emitted,
-    KernelArg,
     KernelBuild,
     Signature,
 )
-from rlk.lower.common.host_loops import host_lines
+from rlk.lower.common.host import host_function, kernel_args, launch_lines
 from rlk.lower.common.layout import laid_out
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import named
 from rlk.lower.common.prelude import Helper, Helpers, sources
 from rlk.lower.common.render import render
-from rlk.lower.common.spelling import Header, argument_type, header
+from rlk.lower.common.spelling import Header, argument_type, header, tile_comment
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.emit import Emitter
 from rlk.lower.tilelang.functions import FRAME, functions
@@ -85,12 +84,8 @@ def lower(
         used += given
         kernels.append(KernelText(_function(placed, emitter, given, body), placed.threads))
         builds.append(_build(placed, emitter, given))
-        names = ", ".join(a.name for a in given)
-        start = f"    kernels.{kernel.name}((programs,), {names})"
-        launch[kernel.name] = [f"programs = {counts}", "if programs > 0:", start]
-    parameters = abi.call_parameters(program, signature, used)
-    lines = tuple(Line(each) for each in host_lines(program.order, launch, dict(signature.extents)))
-    host = Function("call", tuple(a.name for a in parameters), program.name, lines)
+        launch[kernel.name] = launch_lines(kernel.name, given, [f"programs = {counts}"])
+    parameters, host = host_function(program, signature, used, launch)
     head = header(program, signature, target, numerics_id, schedules)
     macros = (helpers[name] for name in sorted(helpers) if name not in FRAME)
     written = sources("tilelang", (*frame.found.values(), *macros))
@@ -106,12 +101,7 @@ def _function(
     placed: TilePlan, emitter: Emitter, given: Sequence[CallArg], body: tuple[Line, ...]
 ) -> Function:
     """Return a kernel's name, its typed parameters, and its lines."""
-    owned = ", ".join(f"{o.tile} of {o.axis}" for o in placed.owned) or "everything"
-    held = "; ".join(
-        f"{s.axis}: {s.length} indices, {s.count} to each of {1 << len(s.threads)} threads"
-        for s in placed.thread_value_layouts
-    )
-    about = f"A block owns {owned} ({placed.kind}){'. ' * bool(held)}{held}."
+    about = tile_comment("block", placed.tiled, placed.kind, placed.thread_value_layouts)
     return Function(placed.kernel.name, tuple(_parameter(a, emitter) for a in given), about, body)
 
 
@@ -126,8 +116,6 @@ def _parameter(argument: CallArg, emitter: Emitter) -> str:
 
 def _build(placed: TilePlan, emitter: Emitter, given: Sequence[CallArg]) -> KernelBuild:
     known = placed.signature.divisible
-    args = tuple(
-        KernelArg(a.name, argument_type(a, emitter.memory.decls), divisible=a.name in known) for a in given
-    )
+    args = kernel_args(given, emitter.memory.decls, lambda argument: argument.name in known)
     warps = placed.threads // placed.target.warp
     return KernelBuild(placed.kernel.name, args, warps, shared=emitter.dots.asked)

@@ -41,7 +41,7 @@ class TilePlan:
 
     kernel: Kernel
     kind: str
-    owned: tuple[TiledAxis, ...]
+    tiled: tuple[TiledAxis, ...]
     thread_value_layouts: tuple[ThreadValues, ...]
     threads: int
     signature: Signature
@@ -126,10 +126,12 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     # steps without masks would be a copy of all instructions: more than a cache of them holds
     peeled = bounded if nest == "back_to_back_gemm" else peel(bounded)
     found = roles(peeled, extents)
-    owned = tuple(TiledAxis(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
-    lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
+    tiled = tuple(TiledAxis(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
+    lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in tiled if o.tile > 1}
     if nest == "back_to_back_gemm":
-        return chained(TilePlan(peeled, nest, owned, (), 0, signature, schedule, target), found, lengths)
+        return attention_plan(
+            TilePlan(peeled, nest, tiled, (), 0, signature, schedule, target), found, lengths
+        )
     threads = min(target.warp * schedule.warps, BLOCKS[target.name].threads)
     thread_value_layouts = distribute(lengths, schedule.placed, threads)
     listed = math.prod(s.count for s in thread_value_layouts) // (2 if rings(kernel, schedule, target) else 1)
@@ -139,10 +141,10 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
             peeled = hoist_masks(peeled, thread_values.axis)
     ordered = hoist_loads(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
     rows = segments(ordered, found.parallel)
-    return TilePlan(ordered, nest, owned, thread_value_layouts, threads, signature, schedule, target, rows)
+    return TilePlan(ordered, nest, tiled, thread_value_layouts, threads, signature, schedule, target, rows)
 
 
-def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePlan:
+def attention_plan(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePlan:
     """Return the plan of fused attention: 16 query rows per wave, other axes in the layout of MMA fragments.
 
     plan: without layouts.
@@ -152,14 +154,14 @@ def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePl
         raise unfused_error(plan.kernel)
     if plan.schedule.tile(str(rows)) < ROWS:
         raise refused("fused attention with tiles of fewer than 16 rows", plan.target)
-    held = {a: max(DEPTH, n) for a, n in lengths.items() if a != rows}
-    held |= {a: max(DEPTH, length(a, extents)) for a in found.contracted if a not in held}
+    beside = {a: max(DEPTH, n) for a, n in lengths.items() if a != rows}
+    beside |= {a: max(DEPTH, length(a, extents)) for a in found.contracted if a not in beside}
     tile = plan.schedule.tile(str(rows))
     threads = plan.target.warp * tile // ROWS
-    others = [ThreadValues(axis, n, unit.beside) for axis, n in held.items()]
-    thread_value_layouts = (unit.spread_rows(rows, tile), *others)
-    _fits(thread_value_layouts[0].count * max(s.count for s in others), threads, plan.target, (rows, *held))
-    ordered = factors_first(hoist_loads(plan.kernel, lambda type: {*held, rows}.isdisjoint(type.axes)))
+    others = [ThreadValues(axis, n, unit.beside) for axis, n in beside.items()]
+    thread_value_layouts = (unit.layout_of_rows(rows, tile), *others)
+    _fits(thread_value_layouts[0].count * max(s.count for s in others), threads, plan.target, (rows, *beside))
+    ordered = factors_first(hoist_loads(plan.kernel, lambda type: {*beside, rows}.isdisjoint(type.axes)))
     return replace(
         plan,
         kernel=ordered,
@@ -172,7 +174,7 @@ def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePl
 def _fits(listed: int, threads: int, target: Target, axes: tuple[Axis, ...]) -> None:
     """Raise LoweringError if lists have more elements than a thread's registers."""
     if listed * max(threads, ALL_REGISTERS) > MOST_LISTED * ALL_REGISTERS:
-        held = ", ".join(map(str, axes))
+        beside = ", ".join(map(str, axes))
         most = MOST_LISTED * ALL_REGISTERS // max(threads, ALL_REGISTERS)
-        lacks = f"registers for {listed} elements of {held} in a thread, which may have {most}"
+        lacks = f"registers for {listed} elements of {beside} in a thread, which may have {most}"
         raise refused(lacks, target, instead=fewer_elements(axes))

@@ -20,7 +20,7 @@ def f32(number):
 
 
 @tl.macro
-def held(x):
+def as_variable(x):
     # A variable: the text of a value without one is copied to each of its uses.
     variable = tl.alloc_var(x.dtype, x)
     return variable

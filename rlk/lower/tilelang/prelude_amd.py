@@ -2,7 +2,7 @@
 
 import tilelang.language as tl
 
-from rlk.lower.tilelang.prelude import bits_of, held, is_nan, number_of
+from rlk.lower.tilelang.prelude import as_variable, bits_of, is_nan, number_of
 
 
 @tl.macro
@@ -10,7 +10,7 @@ def larger(a, b):
     # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that both have.
     same = number_of(bits_of(a) & bits_of(b))
     other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
-    return held(tl.Select(a < b, b, tl.Select(b < a, a, other)))
+    return as_variable(tl.Select(a < b, b, tl.Select(b < a, a, other)))
 
 
 @tl.macro
@@ -18,4 +18,4 @@ def smaller(a, b):
     # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that one has.
     same = number_of(bits_of(a) | bits_of(b))
     other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
-    return held(tl.Select(b < a, b, tl.Select(a < b, a, other)))
+    return as_variable(tl.Select(b < a, b, tl.Select(a < b, a, other)))

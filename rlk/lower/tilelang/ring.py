@@ -85,14 +85,14 @@ class Ring(Factors):
         e, whole = self.e, self.plan
         self.plan = copying(whole)
         e.restart(self.plan)
-        e.memory.own()
+        e.memory.write_coordinates()
         needed = self.needed()
         e.block([let for let in self.plan.kernel.body.lets if let.value in needed])
         self.multiplied()
         self.plan = in_parts(whole, self.rows.thread_values)
         with e.inner(f"for part in tl.unroll({self.rows.thread_values.count}):"):
             e.restart(self.plan)
-            e.memory.own()
+            e.memory.write_coordinates()
             lets = self.plan.kernel.body.lets
             first = self.backward_slice(self.one_hot) if self.one_hot else frozenset()
             e.block([let for let in lets if let.value in first])
@@ -101,8 +101,10 @@ class Ring(Factors):
     def pick(self, let: Let, reduce: Reduce) -> None:
         """Write a one-hot sum: -0.0 if no thread of a warp has the element."""
         e, one_hot = self.e, self.one_hot[let.value]
-        made = e.let(let.name or "picked", text.held("f32(-0.0)", DType.F32))
-        ahead = e.let("ahead", text.held(f"tl.int64({e[one_hot.wanted]}) - {e[one_hot.first]}", DType.I64))
+        made = e.let(let.name or "picked", text.variable("f32(-0.0)", DType.F32))
+        ahead = e.let(
+            "ahead", text.variable(f"tl.int64({e[one_hot.wanted]}) - {e[one_hot.first]}", DType.I64)
+        )
         length = self.columns.thread_values.length
         with e.inner(f"if {e.call('any_lane', f'({ahead} >= 0) & ({ahead} < {length})')}:"):
             self.waiting -= {each.value for each in one_hot.inside}

@@ -53,14 +53,9 @@ def literal(number: float | int | bool, dtype: DType) -> str:
             return f"tl.{TYPES[dtype]}({number})"
 
 
-def held(expression: str, dtype: DType) -> str:
+def variable(expression: str, dtype: DType) -> str:
     """Return a value as a variable: the text of one without is copied to each of its uses."""
     return f'tl.alloc_var("{TYPES[dtype]}", {expression})'
-
-
-def rounded_up(extent: str, by: int) -> str:
-    """Return the text of an extent divided by a tile size, rounded up."""
-    return f"(({extent} + {by - 1}) // {by})"
 
 
 def map1(fn: Fn1, x: str, dtype: DType, call: Call) -> str:

@@ -24,10 +24,10 @@ Calls = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Lists: `held` and the results `sums` with so many elements of each row, four elements of a column."""
+    """Lists: `fragment` and the results `sums`, so many elements of each row; four elements of a column."""
 
-    held: str
-    held_each: int
+    fragment: str
+    fragment_each: int
     given: str
     sums: str
     sums_each: int
@@ -54,7 +54,7 @@ class Unit:
     lists: tuple[tuple[str, DType | None, int], ...] = ()
     imports: tuple[str, ...] = ()
 
-    def spread_rows(self, axis: Axis, length: int) -> ThreadValues:
+    def layout_of_rows(self, axis: Axis, length: int) -> ThreadValues:
         """Return the layout of rows: 16 per wave."""
         waves = tuple((bit, bit - 4 + self.lanes) for bit in range(4, length.bit_length() - 1))
         return ThreadValues(axis, length, (*self.rows, *waves))
@@ -65,13 +65,13 @@ def _mfma(p: Product) -> Calls:
     kind = f'"{TYPES[p.dtype]}x{GIVEN}"'
     call = (
         f'tvm_mfma("f32_16x16x16{shape}", "row", "row", {kind}, {kind}, "float32x4", {p.given}.data, 0, '
-        f'{p.held}.data, step, {p.sums}.data, column, dtype="float32x4")'
+        f'{p.fragment}.data, step, {p.sums}.data, column, dtype="float32x4")'
     )
     return (), (call,), ()
 
 
 def _mma(p: Product) -> Calls:
-    own = f"{p.held}[i // 2 % 2 * {p.held_each} + step * 4 + i // 4 * 2 + i % 2]"
+    own = f"{p.fragment}[i // 2 % 2 * {p.fragment_each} + step * 4 + i // 4 * 2 + i % 2]"
     result = f"{p.sums}[i // 2 * {p.sums_each} + column * 2 + i % 2]"
     kind = '"bf16"' if p.dtype is DType.BF16 else '"fp16"'
     call = (

@@ -13,12 +13,13 @@ from rlk.ir.nodes import Decl, Let, Load, Loop, Role, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import DType
 from rlk.lower.common import abi, lists
-from rlk.lower.common.arguments import Arguments
+from rlk.lower.common.arguments import Arguments, tiles_of
 from rlk.lower.common.contract import implies
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
-from rlk.lower.triton.plan import ALIGNED, Dim, Shared, TritonPlan
+from rlk.lower.common.thread_values import TiledAxis
+from rlk.lower.triton.plan import ALIGNED, Dim, TritonPlan
 from rlk.lower.triton.writer import Writer
 from rlk.passes.rotation import VECTOR, Window
 from rlk.passes.walk import walk
@@ -45,9 +46,7 @@ class Addresses(Arguments):
         self.e = emitter
         self.plan = emitter.plan
         super().__init__(emitter.plan.kernel, emitter.plan.signature, emitter.checks)
-        self.owned: dict[Axis, str] = {}
         self.first: dict[Axis, str] = {}  # of a tile, where contractions ask for it
-        self.inside: dict[Axis, str] = {}
         self.limits: dict[Axis, tuple[str, Value]] = {}  # of segments, where no guard says as much
         self.starts: dict[Value, tuple[str, str]] = {}  # of windows: in memory, and in their first vectors
         for decl in self.plan.kernel.params:
@@ -63,7 +62,7 @@ class Addresses(Arguments):
     def programs(self) -> Iterator[None]:
         """Write the indices of a program's tile along each parallel axis, in a loop over tiles if any."""
         found = self.plan.segments
-        if not self.plan.schedule.programs or not self.plan.shared:
+        if not self.plan.schedule.programs or not self.plan.tiled:
             if found is None:
                 self.places(self.program)
             else:
@@ -73,11 +72,11 @@ class Addresses(Arguments):
                 self.own_segment(tile, found)
             yield
             return
-        tiles = self.product(range(len(self.plan.shared)))
+        tiles = self.product(range(len(self.plan.tiled)))
         name = self.e.names.fresh("program")
         if found is not None:
             count = f"({self.tiles_of_segments(found)})"
-            others = [i for i, s in enumerate(self.plan.shared) if s.axis not in (found.axis, found.over)]
+            others = [i for i, s in enumerate(self.plan.tiled) if s.axis not in (found.axis, found.over)]
             tiles = f"{count} * {self.product(others)}"
         flat = ", flatten=True" if self.plan.schedule.flat and self.e.dots.one_loop else ""
         with self.e.inner(f"for {name} in tl.range(tl.program_id(0), {tiles}, tl.num_programs(0){flat}):"):
@@ -104,11 +103,11 @@ class Addresses(Arguments):
 
     def places(self, program: str) -> None:
         """Write the indices of a program's current tile."""
-        shared = self.plan.shared
-        if not shared:
+        tiled = self.plan.tiled
+        if not tiled:
             return
-        rest, order = program, list(reversed(range(len(shared))))
-        if len(shared) > 1 and not rest.isidentifier():
+        rest, order = program, list(reversed(range(len(tiled))))
+        if len(tiled) > 1 and not rest.isidentifier():
             rest = self.e.let("program", rest)
         banded = self.banded()
         if banded is not None:
@@ -120,7 +119,7 @@ class Addresses(Arguments):
                 count = self.tiles(i)
                 tile = f"{rest} % {count}"
                 rest = self.e.let("program", f"{rest} // {count}")
-            self.own(i, tile)
+            self.write_coordinate(i, tile)
 
     def segment(self, program: str, found: Segments) -> RowTile:
         """Write the row tile of a program, its segment, and the program's number among its other indices.
@@ -129,9 +128,9 @@ class Addresses(Arguments):
         (causal attention), the first rows where it sees the elements after it (gradients of keys). Row tiles
         of a contraction run fastest inside a group (L2 swizzle).
         """
-        rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
+        rows, over = (next(s for s in self.plan.tiled if s.axis == a) for a in (found.axis, found.over))
         tiles = self.e.let("tiles", self.tiles_of_segments(found))
-        others = [i for i, s in enumerate(self.plan.shared) if s not in (rows, over)]
+        others = [i for i, s in enumerate(self.plan.tiled) if s not in (rows, over)]
         if self.e.dots.of and self.plan.schedule.group > 1 and self.product(others) != "1":
             later, rest = self.grouped(tiles, program, others[::-1])
             later = f"({later})"
@@ -149,7 +148,7 @@ class Addresses(Arguments):
             owner = self.e.helpers.call("segment_of_few", *bounds, tile, *counts, *sizes)
             name, tile = self.e.names.fresh(axis_name(over.axis)), self.e.names.fresh("tile_of_segment")
             self.e.line(f"{name}, {tile} = {owner}")
-        self.owned[over.axis] = name
+        self.coordinates[over.axis] = name
         begin, end = (
             self.e.let(what, f"tl.load({tensor}_ptr + {name}).to(tl.int32) * {found.each}")
             for what, tensor in (("begin", found.begin), ("end", found.end))
@@ -160,7 +159,7 @@ class Addresses(Arguments):
 
     def tiles_of_segments(self, found: Segments) -> str:
         """Return the number of row tiles of all segments, or more."""
-        rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
+        rows, over = (next(s for s in self.plan.tiled if s.axis == a) for a in (found.axis, found.over))
         whole = self.argument(abi.extent(found.whole))
         count = f"{whole} * {found.each}"
         if self.plan.listed is None:
@@ -169,13 +168,13 @@ class Addresses(Arguments):
 
     def own_segment(self, tile: RowTile, found: Segments) -> None:
         """Write the indices of a row tile that has rows, and the program's other indices."""
-        rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
+        rows, over = (next(s for s in self.plan.tiled if s.axis == a) for a in (found.axis, found.over))
         if self.e.dots.of:
             self.first[rows.axis] = tile.first
         indices = f"{tile.first} + {self.indices(rows.axis)}" if rows.tile > 1 else tile.first
-        self.owned[rows.axis] = row = self.e.let(axis_name(rows.axis), indices)
+        self.coordinates[rows.axis] = row = self.e.let(axis_name(rows.axis), indices)
         self.limits[rows.axis] = (f"({row} < {tile.length})", found.inside)
-        others = [i for i, s in enumerate(self.plan.shared) if s not in (rows, over)]
+        others = [i for i, s in enumerate(self.plan.tiled) if s not in (rows, over)]
         self.rest(others[::-1], tile.rest)
 
     def sees_what_follows(self, rows: Axis) -> bool:
@@ -189,25 +188,25 @@ class Addresses(Arguments):
         for i in order:
             count = self.tiles(i)
             if count == "1":
-                self.own(i, "0")
+                self.write_coordinate(i, "0")
             elif i == order[-1]:
-                self.own(i, program)
+                self.write_coordinate(i, program)
             else:
                 rest = self.e.let("program", program)
-                self.own(i, f"{rest} % {count}")
+                self.write_coordinate(i, f"{rest} % {count}")
                 program = f"{rest} // {count}"
 
     def banded(self) -> int | None:
         """Return the parallel axis whose tiles are grouped (L2 swizzle): the row axis of a GEMM."""
-        shared, dims = self.plan.shared, self.plan.dims
-        if self.plan.schedule.group == 1 or not self.e.dots.of or len(shared) == 1:
+        tiled, dims = self.plan.tiled, self.plan.dims
+        if self.plan.schedule.group == 1 or not self.e.dots.of or len(tiled) == 1:
             return None
-        return next((i for i, s in enumerate(shared) if s.axis == dims[0].axis and s.tile > 1), None)
+        return next((i for i, s in enumerate(tiled) if s.axis == dims[0].axis and s.tile > 1), None)
 
     def band(self, rows: int, program: str, others: list[int]) -> str:
         """Write the row tile of a program: rows run fastest inside a group of row tiles; return the rest."""
         row, column = self.grouped(self.tiles(rows), program, others)
-        self.own(rows, row)
+        self.write_coordinate(rows, row)
         return self.e.let("column", column)
 
     def grouped(self, rows: str, program: str, others: list[int]) -> tuple[str, str]:
@@ -218,9 +217,9 @@ class Addresses(Arguments):
         height = self.e.let("band_rows", f"tl.minimum({rows} - {first}, {group})")
         return f"{first} + {program} % {size} % {height}", f"{program} % {size} // {height}"
 
-    def own(self, index: int, tile: str) -> None:
+    def write_coordinate(self, index: int, tile: str) -> None:
         """Write the indices of one parallel axis that are in a tile."""
-        s = self.plan.shared[index]
+        s = self.plan.tiled[index]
         if s.tile > 1 and tile == "0":
             tile = self.indices(s.axis)
         elif s.tile > 1:
@@ -232,64 +231,61 @@ class Addresses(Arguments):
                 tile = f"{tile} * {s.tile} + {self.indices(s.axis)}"
         self.place(s, tile)
 
-    def place(self, s: Shared, indices: str) -> None:
+    def place(self, s: TiledAxis, indices: str) -> None:
         """Write the indices of a parallel axis, and which of them there are."""
         name = axis_name(s.axis)
-        self.owned[s.axis] = self.e.let(name, indices)
+        self.coordinates[s.axis] = self.e.let(name, indices)
         if not s.exact:
             end = self.extent(s.axis) if s.length is None else str(s.length)
             if s is self.plan.remainder:
                 end = f"{end} // {ALIGNED} * {ALIGNED}"
-            self.inside[s.axis] = self.e.let(f"{name}_inside", f"{self.owned[s.axis]} < {end}")
+            self.inside[s.axis] = self.e.let(f"{name}_inside", f"{self.coordinates[s.axis]} < {end}")
 
     @contextmanager
     def last_elements(self) -> Iterator[None]:
         """Restrict the last program to the elements behind the last vector of the plan's remainder."""
-        before, owned, inside, whole = self.plan, dict(self.owned), dict(self.inside), self.plan.remainder
+        before, coordinates, inside = self.plan, dict(self.coordinates), dict(self.inside)
+        whole = before.remainder
         assert whole is not None
         few = replace(whole, tile=ALIGNED)
-        shared = tuple(few if s is whole else s for s in before.shared)
+        tiled = tuple(few if s is whole else s for s in before.tiled)
         end = self.extent(whole.axis) if whole.length is None else str(whole.length)
         with self.e.inner(f"if {self.program} == {end} // {whole.tile}:"):
             dims = (Dim(whole.axis, 0, ALIGNED.bit_length() - 1),)
-            self.e.plan = self.plan = replace(before, shared=shared, dims=dims, remainder=None)
+            self.e.plan = self.plan = replace(before, tiled=tiled, dims=dims, remainder=None)
             self.place(few, f"{end} // {ALIGNED} * {ALIGNED} + {self.indices(whole.axis)}")
             yield
         self.e.plan = self.plan = before
-        self.owned, self.inside = owned, inside
+        self.coordinates, self.inside = coordinates, inside
 
     @contextmanager
     def part(self, plan: TritonPlan, axis: Axis, offset: int) -> Iterator[None]:
         """Restrict tiles to a part of their indices of an axis, from an offset on; `plan` has its length."""
-        before, owned, inside = self.plan, dict(self.owned), dict(self.inside)
+        before, coordinates, inside = self.plan, dict(self.coordinates), dict(self.inside)
         self.e.plan = self.plan = self.e.dots.plan = plan
-        shared = next(s for s in plan.shared if s.axis == axis)
+        tiled = next(s for s in plan.tiled if s.axis == axis)
         start = f"{self.first[axis]} + {offset}" if offset else self.first[axis]
         with self.e.names.scope():
-            self.place(shared, f"{start} + {self.indices(axis)}")
+            self.place(tiled, f"{start} + {self.indices(axis)}")
             yield
         self.e.plan = self.plan = self.e.dots.plan = before
-        self.owned, self.inside = owned, inside
+        self.coordinates, self.inside = coordinates, inside
 
     def tiles(self, index: int) -> str:
         """Return the number of tiles of a parallel axis, as an operand."""
-        s = self.plan.shared[index]
-        if s.length is not None:
-            return str(-(-s.length // s.tile))
-        extent = self.extent(s.axis)
-        return extent if s.tile == 1 else f"(({extent} + {s.tile - 1}) // {s.tile})"
+        s = self.plan.tiled[index]
+        if s.tiles is not None:
+            return str(s.tiles)
+        return tiles_of(self.extent(s.axis), s.tile)
 
     def indices(self, axis: Axis) -> str:
         """Return 0, 1, 2, ... along the dims of an axis."""
         terms = []
-        dims = self.plan.held((axis,))
+        dims = self.plan.dims_of((axis,))
         for i, dim in enumerate(dims):
             if dim.axis == axis:
                 at = "".join(", :" if j == i else ", None" for j in range(len(dims)))[2:]
                 range_ = f"tl.arange(0, {dim.length})" + (f"[{at}]" if len(dims) > 1 else "")
-                if axis in self.plan.gathered and len(dims) == 1:
-                    # a thread has every 32nd element, so that a warp's loads at loaded indices are close
-                    range_ = f"tl.max_contiguous({range_}, 1)"
                 terms.append(range_ if dim.low == 0 else f"{range_} * {1 << dim.low}")
         return " + ".join(terms)
 
@@ -446,8 +442,8 @@ class Addresses(Arguments):
 
     def row(self, axes: tuple[Axis, ...]) -> str:
         """Return the text of a row number for the error word, counted from 1."""
-        own = (s.axis for s in self.plan.shared if s.axis in axes)
-        return row_number(own, lambda axis: self.owned[axis]) or "1"
+        own = (s.axis for s in self.plan.tiled if s.axis in axes)
+        return row_number(own, lambda axis: self.coordinates[axis]) or "1"
 
 
 class Addressed(Writer, Protocol):

@@ -63,11 +63,11 @@ class Attention:
         assert isinstance(dot, Dot)
         if dot.model is not DotModel.CHAIN16:
             raise _unsupported(let.loc, "a contraction of f32 beside one of computed factors")
-        held, other = (dot.a, dot.b) if self.plan.outer in self.axes(dot.a) else (dot.b, dot.a)
+        of_rows, other = (dot.a, dot.b) if self.plan.outer in self.axes(dot.a) else (dot.b, dot.a)
         streamed = any(axis.chunk is not None for axis in self.axes(other))
         if self.plan.outer in self.axes(other) or not self.loaded(other) or not streamed:
             raise _unsupported(let.loc, "a contraction of two factors of which none is a chunk of an input")
-        return held, other
+        return of_rows, other
 
     def axes(self, value: Value) -> tuple[Axis, ...]:
         type = self.e.types[value]
@@ -92,11 +92,11 @@ class Attention:
                 if not (d == 0 and abi.has_two_row_strides(decl, self.plan.signature)):
                     self.e.addresses.stride(decl, d)
         extents = dict(self.plan.signature.extents)
-        shared = {s.axis for s in self.plan.shared}
+        tiled = {s.axis for s in self.plan.tiled}
         for dim in self.plan.dims:
-            if dim.axis not in shared and dim.axis.chunk is None:
+            if dim.axis not in tiled and dim.axis.chunk is None:
                 name, indices = axis_name(dim.axis), self.e.addresses.indices(dim.axis)
-                self.e.addresses.owned[dim.axis] = self.e.let(name, indices)
+                self.e.addresses.coordinates[dim.axis] = self.e.let(name, indices)
                 if extents[dim.axis.name] != dim.length:
                     inside = self.e.let(f"{name}_inside", f"{name} < {extents[dim.axis.name]}")
                     self.e.addresses.inside[dim.axis] = inside
@@ -105,10 +105,10 @@ class Attention:
         """Write a contraction of whole tiles, into its accumulator if it has one; return its name."""
         dot = let.node
         assert isinstance(dot, Dot)
-        held, other = self.factors(let)
+        of_rows, other = self.factors(let)
         turned = self.e[other] if self.streamed(other) == dot.over else f"{self.e[other]}.T"
         onto = "" if dot.onto is None else f", {self.e.whole(dot.onto, self.e.tile(let.value).axes)}"
-        return self.e.let(let.name or "acc", f"tl.dot({self.e[held]}, {turned}{onto})")
+        return self.e.let(let.name or "acc", f"tl.dot({self.e[of_rows]}, {turned}{onto})")
 
     def enter(self, loop: Loop) -> None:
         """Write the TMA descriptors of a loop's streamed factors, and the bounds of its masked steps."""

@@ -10,8 +10,6 @@ from dataclasses import replace
 from typing import assert_never
 
 from rlk.errors import Code, InternalError, LoweringError
-from rlk.ir import fold
-from rlk.ir.build import Builder
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import (
     Bits,
@@ -38,6 +36,7 @@ from rlk.ir.nodes import (
     Pos,
     Reduce,
     Result,
+    Role,
     Select,
     Store,
     Stream,
@@ -46,14 +45,16 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.tree import Ascending
-from rlk.ir.types import DType, TileType, Type
-from rlk.lower.common.lines import Function, Line, notes_of, place_of
+from rlk.ir.types import DType, TileType
+from rlk.lower.common.emitter import StatementEmitter
+from rlk.lower.common.hoist_loads import load_levels
+from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.liveness import live
 from rlk.lower.common.names import Names, axis_name, stem
 from rlk.lower.common.one_hot import OneHotSum, one_hot_sums
 from rlk.lower.common.prelude import Helper, Helpers
 from rlk.lower.common.rescale import rescale_of
-from rlk.lower.common.spelling import VERBS, constant_cast, yielded_names
+from rlk.lower.common.spelling import VERBS, constant_cast
 from rlk.lower.common.static import Static
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
@@ -66,36 +67,26 @@ from rlk.lower.triton.plan import TritonPlan
 from rlk.lower.triton.reductions import merging, tree, unordered
 from rlk.passes.rotation import Window
 from rlk.passes.walk import walk
-from rlk.schedule.axes import types_of
 from rlk.target.facts import HOPPER
 
-INDENT = "    "
 MOST_CARRIED = 16  # elements of a lane that an unrolled loop carries
 
 
-class Emitter:
-    """Writes one kernel; `helpers` collects the functions that its lines call, by name."""
+class Emitter(StatementEmitter):
+    """Writes one kernel, all elements of a program's tile at once."""
 
     def __init__(self, plan: TritonPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
-        self.plan, self.helpers, self.checks = plan, Helpers(functions(), helpers), checks
-        self.types: dict[Value, Type] = types_of(plan.kernel)
-        self.names = Names()
-        self.text: dict[Value, str] = {}
-        self.consts: dict[Value, tuple[int, DType]] = {}
-        self.many: dict[Value, tuple[str, ...]] = {}
-        self.lines: list[Line] = []
-        self.depth = 0
-        self.place = ""
+        super().__init__(plan.kernel, Names(), Helpers(functions(), helpers), checks)
+        self.plan = plan
         self.variables: set[str] = set()  # of loops: the only names that are assigned twice
         inside = {d.axis: 1 for d in plan.dims}
         for dim in plan.dims:
             inside[dim.axis] *= dim.length
-        owned = {s.axis for s in plan.shared}
-        self.static = Static({a: n for a, n in inside.items() if a not in owned})
+        tiled = {s.axis for s in plan.tiled}
+        self.static = Static({a: n for a, n in inside.items() if a not in tiled})
         self.nodes = {let.value: let.node for let in walk(plan.kernel.body)}
-        self.uses = Counter(v for let in walk(plan.kernel.body) for v in operands(let.node))
+        self.readers = Counter(v for let in walk(plan.kernel.body) for v in operands(let.node))
         self.reductions = Counter((n.fn, n.over) for n in self.nodes.values() if isinstance(n, Reduce))
-        self.yields = yielded_names(plan.kernel)
         self.bounds: dict[tuple[Value, str], str] = {}
         sums = one_hot_sums(plan.kernel).items()
         self.one_hot = {v: p for v, p in sums if p.lane in inside and not self.shape(p.first)}
@@ -105,30 +96,12 @@ class Emitter:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def line(self, statement: str) -> None:
-        self.lines.append(Line(INDENT * self.depth + statement, self.place))
-
-    def let(self, hint: str, expression: str) -> str:
-        """Append name = expression and return the name."""
-        name = self.names.fresh(hint)
-        text = f"{INDENT * self.depth}{name} = {expression}"
-        self.lines.append(Line(text, self.place, (name, expression)))
-        return name
-
     @contextmanager
     def inner(self, header: str) -> Iterator[None]:
         """Indent what follows below a header; names given inside end with it."""
-        self.line(header)
-        self.depth += 1
-        with self.names.scope():
+        with super().inner(header):
             yield
         self.dots.leave()
-        self.depth -= 1
-
-    def tile(self, value: Value) -> TileType:
-        type = self.types[value]
-        assert isinstance(type, TileType)
-        return type
 
     def shape(self, value: Value) -> tuple[int, ...]:
         return self.plan.shape(self.tile(value).axes)
@@ -176,12 +149,9 @@ class Emitter:
         with self.addresses.last_elements():
             self.block(tuple(let for let in lets if let.value in along))
 
-    def block(self, lets: tuple[Let, ...]) -> None:
-        for let in lets:
-            self.place = place_of(let.loc)
-            self.lines += notes_of(let, self.depth)
-            self.static.note(let)
-            self.node(let)
+    def note(self, let: Let) -> None:
+        super().note(let)
+        self.static.note(let)
 
     def node(self, let: Let) -> None:
         """Write one node."""
@@ -236,8 +206,8 @@ class Emitter:
 
     def position(self, let: Let, axis: Axis) -> None:
         """Write the indices of an axis: those of a program's tile, or all of an axis that it has whole."""
-        if axis in self.addresses.owned:
-            self.text[let.value] = self.addresses.owned[axis]
+        if axis in self.addresses.coordinates:
+            self.text[let.value] = self.addresses.coordinates[axis]
         elif not any(d.axis == axis for d in self.plan.dims):
             self.consts[let.value] = (0, DType.I32)
         else:
@@ -370,9 +340,9 @@ class Emitter:
 
         def make(unique: str) -> Function:
             if ordered and order is not None:
-                return tree(unique, self.plan.held(type.axes), type.axes, over, order)
+                return tree(unique, self.plan.dims_of(type.axes), type.axes, over, order)
             chain = self.reductions[fn, over] > 2
-            return unordered(unique, fn, self.plan.held(type.axes), type.axes, over, chain)
+            return unordered(unique, fn, self.plan.dims_of(type.axes), type.axes, over, chain)
 
         return f"{self.helpers.define(f'{VERBS[fn]}_over_{axis_name(over)}', make)}({self[reduce.x]})"
 
@@ -428,23 +398,9 @@ class Emitter:
         return f"tl.broadcast_to({self[value]}, {shape})"
 
     def merger(self, name: str, merge: Merge, dtypes: tuple[DType, ...]) -> Function:
-        """Return the function that merges two states of a monoid: `ir.fold`'s definition on scalars."""
-        b = Builder()
-        state = merge.monoid.symbols
-        one = tuple(b.fresh(TileType(d)) for d in dtypes)
-        two = tuple(b.fresh(TileType(d)) for d in dtypes)
-        results = fold.merge(b, merge.monoid, one, two, merge.exp2)
-        inner = Emitter(
-            replace(self.plan, windows={}), self.helpers.found, self.checks
-        )  # has values of its own
-        inner.types = dict(b.types)
-        arguments = [inner.names.fresh(f"{s}_a") for s in state] + [
-            inner.names.fresh(f"{s}_b") for s in state
-        ]
-        inner.text.update(zip((*one, *two), arguments, strict=True))
-        inner.block(tuple(b.open[0]))
-        lines = (*inner.lines, Line(f"return {', '.join(inner[r] for r in results)}"))
-        return Function(name, tuple(arguments), f"The state of two disjoint sets: {merge.monoid}.", lines)
+        """Return the function that merges two states of a monoid, with values of its own."""
+        inner = Emitter(replace(self.plan, windows={}), self.helpers.found, self.checks)
+        return inner.merge_function(name, merge, dtypes)
 
     # --- loops ----------------------------------------------------------------------------------------------
 
@@ -481,7 +437,7 @@ class Emitter:
         """Write a loop's body, with conditional rescaling and the values that only it needs under `if`."""
         found = rescale_of(loop)
         if found is None:
-            self.block(loop.body.lets)
+            self.levels(loop.body.lets)
             return
         waiting, types = found.waiting, [self.tile(old) for _, old, _ in found.changes]
         at = next(i for i, let in enumerate(loop.body.lets) if let.value == found.at)
@@ -492,6 +448,20 @@ class Emitter:
             self.assign(variables, tuple(new for _, _, new in found.changes), types)
         self.text.update(zip((value for value, _, _ in found.changes), variables, strict=True))
         self.block(tuple(let for let in loop.body.lets[at:] if let.value not in waiting))
+
+    def levels(self, lets: tuple[Let, ...]) -> None:
+        """Write a step; if the schedule says so, with barriers around loads at loaded indices.
+
+        ptxas moves no load across one. Else it waits for a thread's first index before it loads at the next:
+        18 times for 16 tokens of a loss.
+        """
+        inputs = frozenset(d.name for d in self.plan.kernel.params if d.role is Role.IN)
+        apart = self.plan.schedule.levels and self.plan.target.vendor == "nvidia"
+        found = load_levels(lets, inputs) if apart else [lets]
+        for i, level in enumerate(found):
+            if i:
+                self.line("tl.debug_barrier()")
+            self.block(level)
 
     def assign(
         self, variables: tuple[str, ...], values: tuple[Value, ...], types: Sequence[TileType]
@@ -516,7 +486,7 @@ class Emitter:
         out = []
         for init, type, hint in zip(loop.init, loop.types, hints, strict=True):
             known = self.text.get(init)
-            if known is not None and self.uses[init] == 1 and known in self.variables:
+            if known is not None and self.readers[init] == 1 and known in self.variables:
                 out.append(known)
             else:
                 out.append(self.let(hint, self.whole(init, type.axes)))

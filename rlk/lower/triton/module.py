@@ -15,18 +15,18 @@ from rlk.lower.common.emitted import (
     CallArg,
     Emitted,
     From,
-    KernelArg,
     KernelBuild,
     LoweringOptions,
     Signature,
 )
-from rlk.lower.common.host_loops import host_lines, length_name
+from rlk.lower.common.host import host_function, kernel_args, launch_lines
+from rlk.lower.common.host_loops import length_name
 from rlk.lower.common.layout import laid_out
-from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.lines import Function
 from rlk.lower.common.names import named
 from rlk.lower.common.prelude import Helper, sources
 from rlk.lower.common.render import render
-from rlk.lower.common.spelling import Header, argument_type, header
+from rlk.lower.common.spelling import Header, header, tile_comment
 from rlk.lower.triton import lists as on_lists
 from rlk.lower.triton.emit import Emitter
 from rlk.lower.triton.plan import TritonPlan, plan
@@ -81,13 +81,11 @@ def lower(
         tensors = [d for d in kernel.params if d.role is not Role.SCALAR]
         arguments = abi.kernel_arguments(kernel, tensors, emitter.addresses.arguments.values(), loop_indices)
         used += (*arguments, *map(abi.extent, _sizes(placed)))
-        kernels.append(Function(kernel.name, tuple(map(_in_kernel, arguments)), _about(placed), body))
+        about = tile_comment("program", placed.tiled, placed.kind)
+        kernels.append(Function(kernel.name, tuple(map(_in_kernel, arguments)), about, body))
         builds.append(_build(kernel, emitter, arguments))
         launch[kernel.name] = _launch(kernel, placed, arguments)
-    extents = dict(signature.extents)
-    parameters = abi.call_parameters(program, signature, used)
-    lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
-    host = Function("call", tuple(a.name for a in parameters), program.name, lines)
+    parameters, host = host_function(program, signature, used, launch)
     if axis is not None:
         parameters, kernels, builds, host = _on_lists(emitter, axis, kernels[0])
     head = header(program, signature, target, numerics_id, schedules)
@@ -130,10 +128,7 @@ def _in_kernel(argument: CallArg) -> str:
 
 def _build(kernel: Kernel, emitter: Emitter, arguments: list[CallArg]) -> KernelBuild:
     known = emitter.plan.signature.divisible
-    args = tuple(
-        KernelArg(_in_kernel(a), argument_type(a, emitter.addresses.decls), divisible=a.name in known)
-        for a in arguments
-    )
+    args = kernel_args(arguments, emitter.addresses.decls, lambda a: a.name in known, _in_kernel)
     schedule = emitter.plan.schedule
     return KernelBuild(kernel.name, args, schedule.warps, schedule.stages, registers=schedule.registers)
 
@@ -141,44 +136,36 @@ def _build(kernel: Kernel, emitter: Emitter, arguments: list[CallArg]) -> Kernel
 def _sizes(placed: TritonPlan) -> list[str]:
     """Return the axes whose extents the host needs to count tiles."""
     found = placed.segments
-    asks = [s.axis for s in placed.shared if s.length is None and s.axis.part is not Part.WITHIN]
+    asks = [s.axis for s in placed.tiled if s.length is None and s.axis.part is not Part.WITHIN]
     return [axis.name if found is None or axis != found.axis else found.whole for axis in asks]
 
 
 def _launch(kernel: Kernel, placed: TritonPlan, arguments: list[CallArg]) -> list[str]:
     """Return the host lines that launch one kernel, unless it has no programs."""
-    counts = _counts(placed)
-    given = ", ".join(a.name for a in arguments)
-    launch = f"kernels.{kernel.name}((programs,), {given})"
-    tiles = " * ".join(counts) or "1"
+    tiles = " * ".join(_counts(placed)) or "1"
     limit = placed.schedule.programs
     programs = f"min({tiles}, {limit})" if limit else tiles
-    return [f"programs = {programs}", "if programs > 0:", f"    {launch}"]
+    return launch_lines(kernel.name, arguments, [f"programs = {programs}"])
 
 
 def _counts(placed: TritonPlan) -> list[str]:
     """Return how many tiles the parallel axes have; those of segments are counted together, none too few."""
     found = placed.segments
     if found is None:
-        return [_count(placed, i) for i in range(len(placed.shared))]
+        return [_count(placed, i) for i in range(len(placed.tiled))]
     rows, tile = f"{found.whole} * {found.each}", placed.schedule.tile(str(found.axis))
     tiles = f"({rows} // {tile} + {found.over.name})"
     if placed.listed is not None:
         tiles = f"min({rows}, {rows} // {tile} + {placed.listed})"
-    rest = [i for i, s in enumerate(placed.shared) if s.axis not in (found.axis, found.over)]
+    rest = [i for i, s in enumerate(placed.tiled) if s.axis not in (found.axis, found.over)]
     return [tiles, *(_count(placed, i) for i in rest)]
 
 
 def _count(placed: TritonPlan, index: int) -> str:
     """Return how many tiles a parallel axis has, as host text."""
-    shared = placed.shared[index]
-    if shared.length is not None:
-        return str(-(-shared.length // shared.tile))
-    axis = shared.axis
+    tiled = placed.tiled[index]
+    if tiled.tiles is not None:
+        return str(tiled.tiles)
+    axis = tiled.axis
     extent = length_name(axis) if axis.part is Part.WITHIN else axis.name
-    return tiles_of(count_of(axis, extent), shared.tile)
-
-
-def _about(placed: TritonPlan) -> str:
-    owned = ", ".join(f"{s.tile} of {s.axis}" for s in placed.shared) or "everything"
-    return f"A program owns {owned} ({placed.kind})."
+    return tiles_of(count_of(axis, extent), tiled.tile)

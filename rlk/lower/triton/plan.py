@@ -16,12 +16,12 @@ from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_loads import hoist_loads
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
-from rlk.lower.common.thread_values import fewer_elements
+from rlk.lower.common.thread_values import TiledAxis, fewer_elements
 from rlk.lower.common.tma_tiles import TmaTile
 from rlk.lower.triton.tma_tiles import tma_tiles_of
 from rlk.passes.rotation import Window, windows
 from rlk.passes.walk import walk
-from rlk.schedule.axes import Roles, gathered, kind, length, roles
+from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import Target
 
@@ -49,20 +49,6 @@ class Dim:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """A parallel axis: programs own `tile` indices of it. `length` is its extent where that is static."""
-
-    axis: Axis
-    tile: int
-    length: int | None
-
-    @property
-    def exact(self) -> bool:
-        """Return whether no tile reaches beyond the extent."""
-        return self.tile == 1 or (self.length is not None and self.length % self.tile == 0)
-
-
-@dataclass(frozen=True, slots=True)
 class TritonPlan:
     """A kernel with peeled loops; the axes that are tiled over programs; the dims of a program's tensors.
 
@@ -71,12 +57,11 @@ class TritonPlan:
     then. remainder: the only axis of a kernel's tensors, if its last elements, too few for a vector, have a
     tile of their own: Triton loads vectors where it can prove that their elements share a mask. windows:
     chunks that are read by whole vectors and rotated, by the value of their load and that of their indices.
-    gathered: chunks whose elements are mostly accessed at loaded indices.
     """
 
     kernel: Kernel
     kind: str
-    shared: tuple[Shared, ...]
+    tiled: tuple[TiledAxis, ...]
     dims: tuple[Dim, ...]
     signature: Signature
     schedule: Schedule
@@ -84,19 +69,18 @@ class TritonPlan:
     segments: Segments | None = None
     outer: Axis | None = None
     tma_tiles: Mapping[Value, TmaTile] = field(default_factory=dict)
-    remainder: Shared | None = None
+    remainder: TiledAxis | None = None
     windows: Mapping[Value, Window] = field(default_factory=dict)
-    gathered: frozenset[Axis] = frozenset()
 
     @property
     def listed(self) -> int | None:
         """The number of segments, where a program reads the bounds of all at once; None: it bisects them."""
         over = next(
-            (s for s in self.shared if self.segments is not None and s.axis == self.segments.over), None
+            (s for s in self.tiled if self.segments is not None and s.axis == self.segments.over), None
         )
         return None if over is None or (over.length or MOST_LISTED + 1) > MOST_LISTED else over.length
 
-    def held(self, axes: tuple[Axis, ...]) -> tuple[Dim, ...]:
+    def dims_of(self, axes: tuple[Axis, ...]) -> tuple[Dim, ...]:
         """Return the dims of a value over these axes.
 
         With an outer axis every value has two: that one, and one of the others.
@@ -109,7 +93,7 @@ class TritonPlan:
 
     def shape(self, axes: tuple[Axis, ...]) -> tuple[int, ...]:
         """Return the shape of a value over these axes: length 1 along every other dim; () for a scalar."""
-        dims = self.held(axes)
+        dims = self.dims_of(axes)
         if not any(d.axis in axes for d in dims):
             return ()
         return tuple(d.length if d.axis in axes else 1 for d in dims)
@@ -132,13 +116,13 @@ def plan(
     bounded = bounds(kernel, dict(roles(kernel, extents).inside))
     peeled = peel(bounded)
     found = roles(peeled, extents)
-    shared = tuple(Shared(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
-    lengths = [(s.axis, s.tile) for s in shared if s.tile > 1]
+    tiled = tuple(TiledAxis(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
+    lengths = [(s.axis, s.tile) for s in tiled if s.tile > 1]
     lengths += [(a, n) for a, n in found.inside if n > 1]
     nest, outer = kind(kernel), None
     tma_tiles: dict[Value, TmaTile] = {}
     if nest == "back_to_back_gemm":
-        dims = tuple(_chained(peeled, shared, found, extents))
+        dims = tuple(_attention_dims(peeled, tiled, found, extents))
         outer = dims[0].axis
         if target.descriptors and schedule.descriptors:
             tma_tiles = tma_tiles_of(bounded, outer, {dim.axis: dim.length for dim in dims}, signature)
@@ -166,10 +150,10 @@ def plan(
     placed = {d.axis for d in dims}
     ordered = _rows_first(hoist_loads(peeled, lambda type: placed.isdisjoint(type.axes)), extents)
     rows = segments(ordered, found.parallel)
-    made = TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, tma_tiles)
+    made = TritonPlan(ordered, nest, tiled, dims, signature, schedule, target, rows, outer, tma_tiles)
     if outer is not None:
         return made
-    return replace(made, remainder=_remainder(made), windows=_windows(made), gathered=gathered(kernel))
+    return replace(made, remainder=_remainder(made), windows=_windows(made))
 
 
 def _rows_first(kernel: Kernel, extents: Mapping[str, int]) -> Kernel:
@@ -204,11 +188,11 @@ def _windows(plan: TritonPlan) -> dict[Value, Window]:
     return found
 
 
-def _remainder(plan: TritonPlan) -> Shared | None:
+def _remainder(plan: TritonPlan) -> TiledAxis | None:
     """Return the axis of an elementwise kernel of one dimension whose extent no vector divides."""
-    if len(plan.shared) != 1 or plan.schedule.programs or plan.schedule.parts > 1:
+    if len(plan.tiled) != 1 or plan.schedule.programs or plan.schedule.parts > 1:
         return None
-    (only,) = plan.shared
+    (only,) = plan.tiled
     if only.tile <= ALIGNED or {dim.axis for dim in plan.dims} != {only.axis}:
         return None
     axis, known = only.axis, only.length
@@ -217,13 +201,15 @@ def _remainder(plan: TritonPlan) -> Shared | None:
     return None if even or combines or axis.part is not Part.ALL else only
 
 
-def _chained(kernel: Kernel, shared: tuple[Shared, ...], found: Roles, extents: dict[str, int]) -> list[Dim]:
+def _attention_dims(
+    kernel: Kernel, tiled: tuple[TiledAxis, ...], found: Roles, extents: dict[str, int]
+) -> list[Dim]:
     """Place fused attention: its query rows, then the axes that share the inner dim."""
-    rows = outer_axis(kernel, shared)
-    lengths = [(rows.axis, rows.tile)] + [(s.axis, s.tile) for s in shared if s.tile > 1 and s is not rows]
+    rows = outer_axis(kernel, tiled)
+    lengths = [(rows.axis, rows.tile)] + [(s.axis, s.tile) for s in tiled if s.tile > 1 and s is not rows]
     lengths += found.inside
-    held = {axis for axis, _ in lengths}
-    lengths += [(a, max(SMALLEST_TILE, length(a, extents))) for a in found.contracted if a not in held]
+    sized = {axis for axis, _ in lengths}
+    lengths += [(a, max(SMALLEST_TILE, length(a, extents))) for a in found.contracted if a not in sized]
     dims = [Dim(axis, 0, n.bit_length() - 1, i) for i, (axis, n) in enumerate(lengths)]
     if min(d.length for d in dims) < SMALLEST_TILE:
         value = ", ".join(f"{d.axis}={d.length}" for d in dims)
@@ -232,7 +218,7 @@ def _chained(kernel: Kernel, shared: tuple[Shared, ...], found: Roles, extents: 
     return dims
 
 
-def outer_axis(kernel: Kernel, shared: tuple[Shared, ...]) -> Shared:
+def outer_axis(kernel: Kernel, tiled: tuple[TiledAxis, ...]) -> TiledAxis:
     """Return the axis of rows: of those that the computed factor has, the one that is tiled."""
     lets = tuple(walk(kernel.body))
     nodes, types = {x.value: x.node for x in lets}, {x.value: x.type for x in lets}
@@ -240,10 +226,10 @@ def outer_axis(kernel: Kernel, shared: tuple[Shared, ...]) -> Shared:
         for factor in (dot.a, dot.b):
             type = types[factor]
             if not isinstance(nodes[factor], Load) and isinstance(type, TileType):
-                tiled = [s for s in shared if s.axis in type.axes and s.tile > 1]
-                if len(tiled) == 1:
-                    return tiled[0]
-    if not any(s.axis.over is not None for s in shared):
+                along = [s for s in tiled if s.axis in type.axes and s.tile > 1]
+                if len(along) == 1:
+                    return along[0]
+    if not any(s.axis.over is not None for s in tiled):
         raise unfused_error(kernel)
     raise ScheduleError(
         Code.SCHEDULE_FIELD, field="tiles", value="none", why=f"one axis of rows, {SMALLEST_TILE} or more"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, assert_never
 
 import torch
@@ -79,6 +79,8 @@ def compose(
     together: where workspaces begin in one block, in bytes, and its size: used where some share their place,
     and for several workspaces of `addressed` launches. into: outputs whose memory is among the given tensors.
     addressed: launches read nothing of a workspace but its address.
+
+    Sizes are arguments of the text, which calls of other sizes share: Python takes 0.1 ms to compile one.
     """
     starts, block = together
     addressed = addressed and len(work) > 1
@@ -95,58 +97,87 @@ def compose(
         "device": device,
     }
     made: dict[str, str] = {}
-    lines = ["def run(given, scalars):"]
+    lines = []
     if shared:
-        scope |= {"bytes": torch.uint8, "place": Place}
+        scope |= {"bytes": torch.uint8, "place": Place, "block_shape": (block,)}
         # torch.empty takes 0.5 us longer: it has more arguments to parse
-        lines.append(f"    block = empty_strided(({block},), (1,), dtype=bytes, device=device)")
+        lines.append("block = empty_strided(block_shape, (1,), dtype=bytes, device=device)")
     if addressed:  # `block` lives until the launches are enqueued, as every workspace does
-        lines.append("    begin = block.data_ptr()")
+        lines.append("begin = block.data_ptr()")
     for i, (name, shape, dtype) in enumerate((*outs, *work)):
-        scope |= {f"shape{i}": shape, f"dtype{i}": dtype}
         made[name] = f"made{i}"
         if name in into:
-            lines.append(f"    made{i} = given[{name!r}]")
+            lines.append(f"made{i} = given[{name!r}]")
             continue
         if addressed and name in starts:
-            lines.append(f"    made{i} = place(begin + {starts[name]})")
+            scope[f"start{i}"] = starts[name]
+            lines.append(f"made{i} = place(begin + start{i})")
             continue
+        scope |= {f"shape{i}": shape, f"dtype{i}": dtype}
         if shared and name in starts:
             end = starts[name] + math.prod(shape) * dtype.itemsize
-            lines.append(f"    made{i} = block[{starts[name]}:{end}].view(dtype{i}).view(shape{i})")
+            scope[f"bytes{i}"] = slice(starts[name], end)
+            lines.append(f"made{i} = block[bytes{i}].view(dtype{i}).view(shape{i})")
             continue
         twin = next((n for n, t in tensors.items() if _is_twin(t, shape, dtype)), None)
-        strides = torch.empty(shape, device="meta").stride()
-        new = f"empty_strided(shape{i}, {strides}, dtype=dtype{i}, device=device)"
-        lines.append(f"    made{i} = {f'empty_like(given[{twin!r}])' if twin else new}")
-    arguments = [_argument(value, made, tensors) for value in values]
-    lines.append(f"    host({', '.join(arguments)})")
-    lines.append("    return {" + ", ".join(f"{name!r}: {made[name]}" for name, _, _ in outs) + "}")
-    exec(compile("\n".join(lines), f"<call {host}>", "exec"), scope)
-    run: Run = scope["run"]
-    return run
+        if twin is not None:
+            lines.append(f"made{i} = empty_like(given[{twin!r}])")
+            continue
+        scope[f"strides{i}"] = _dense(shape)
+        lines.append(f"made{i} = empty_strided(shape{i}, strides{i}, dtype=dtype{i}, device=device)")
+    arguments = [_argument(value, made, tensors, scope) for value in values]
+    lines.append(f"host({', '.join(arguments)})")
+    lines.append("return {" + ", ".join(f"{name!r}: {made[name]}" for name, _, _ in outs) + "}")
+    return _maker(tuple(scope), tuple(lines))(*scope.values())
+
+
+@lru_cache(maxsize=4096)
+def _maker(names: tuple[str, ...], lines: tuple[str, ...]) -> Callable[..., Run]:
+    """Return the function of these names' values that returns a call of these lines."""
+    body = "".join(f"\n        {line}" for line in lines)
+    text = f"def make({', '.join(names)}):\n    def run(given, scalars):{body}\n    return run"
+    scope: dict[str, Any] = {}
+    exec(compile(text, "<call>", "exec"), scope)
+    found: Callable[..., Run] = scope["make"]
+    return found
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a dense tensor, those of torch for one without elements too."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
 
 
 def _is_twin(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
     return tuple(tensor.shape) == shape and tensor.dtype is dtype and tensor.is_contiguous()
 
 
-def _argument(value: Value, made: Mapping[str, str], tensors: Tensors) -> str:
+def _argument(value: Value, made: Mapping[str, str], tensors: Tensors, scope: dict[str, Any]) -> str:
+    """Return the text of an argument; a size is a name of the scope, which it adds."""
     match value:
         case From.ERRORS:
             return "errors"
         case From.WORK_COUNTER:  # of each call its own, of the stream's or the graph's memory
             return "zeros(1, dtype=words, device=device)"
         case CallArg(dim=count):  # the same of what need not be cleared
-            return f"empty({count}, dtype=f32, device=device)"
+            return f"empty({_name_of(count, scope)}, dtype=f32, device=device)"
         case int():
-            return repr(value)
+            return _name_of(value, scope)
         case str() if value in made:
             return made[value]
         case str():
             return f"{'given' if value in tensors else 'scalars'}[{value!r}]"
         case _:
             assert_never(value)
+
+
+def _name_of(size: int, scope: dict[str, Any]) -> str:
+    name = f"size{len(scope)}"
+    scope[name] = size
+    return name
 
 
 def host_values(

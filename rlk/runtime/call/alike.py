@@ -22,10 +22,13 @@ _calls: Counter[tuple[str, str]] = Counter()
 """Comparisons of this process by kind and group: every rank of a group makes the same ones, in one order."""
 
 
-def compare(op: str, group: dist.ProcessGroup, seconds: float, own: Mapping[str, str], *, kind: str) -> None:
+def compare(
+    op: str, group: dist.ProcessGroup, seconds: float, own: Mapping[str, str], *, kind: str, of: str = ""
+) -> None:
     """Exchange facts of the ranks of a group through the store; raise the same LaunchError on all.
 
-    seconds: how long this rank waits for the others. kind: comparisons of one kind are counted together.
+    seconds: how long this rank waits for the others. kind: comparisons of one kind are counted together. of:
+    what op is called with, where others do not come.
     Raises RANKS_DIFFER, RANKS_MISSING, which names the ranks that told nothing, and RANKS_STORE.
     """
     members = dist.get_process_group_ranks(group)
@@ -34,7 +37,7 @@ def compare(op: str, group: dist.ProcessGroup, seconds: float, own: Mapping[str,
     store, end = _get_default_store(), time.monotonic() + seconds
     try:
         store.set(f"{key}/{rank}", json.dumps(own))
-        _wait(op, store, [f"{key}/{r}" for r in members], members, end, seconds)
+        _wait(f"{op}{of}", store, [f"{key}/{r}" for r in members], members, end, seconds)
         for old in (f"{before}/{rank}", f"{before}/{rank}/read"):  # all ranks have left that comparison
             store.delete_key(old)
         every = {r: json.loads(store.get(f"{key}/{r}")) for r in members}

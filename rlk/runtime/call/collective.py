@@ -203,7 +203,8 @@ def of_same_terms(
         seen = _compared.get(each)
         if seen is None or terms not in seen:
             if each.size() > 1:
-                compare(op, each, default_seconds(), _facts_of(terms), kind=SUMS)
+                facts = _facts_of(terms)
+                compare(op, each, default_seconds(), facts, kind=SUMS, of=f" of {facts['x']}, new here")
             _compared.setdefault(each, set()).add(terms)
     try:
         return run()

@@ -74,7 +74,7 @@ from rlk.runtime.kernels.trace_cache import (
 )
 from rlk.runtime.launch.record import ModuleRecord
 from rlk.runtime.wheels.wheel_lookup import Answer, Found, ship
-from rlk.runtime.wheels.wheel_metadata import carried_interface
+from rlk.runtime.wheels.wheel_metadata import recorded_interface
 from rlk.schedule.schedule import Schedule
 from rlk.schedule.user_table import Entries, Table, using
 from rlk.target.facts import HOPPER, TARGETS, Target, target
@@ -281,7 +281,7 @@ def look_up(invocation: Invocation, tensors: Tensors, on: Target | None = None) 
     if on is None and device is not None and device.type in ("cpu", "cuda"):
         on = target_of(device)
     if on is not None and invocation not in interfaces:
-        interfaces[invocation] = carried_interface(invocation, on, backends_of(on)) or known_interface(
+        interfaces[invocation] = recorded_interface(invocation, on, backends_of(on)) or known_interface(
             invocation, on, lambda: interface(invocation)
         )
 
@@ -470,9 +470,9 @@ def bind_lowered(
     schedules, backend: as `lowered` takes them.
     """
     if device is not None:
-        shipped = schedules is None and backend is None
+        from_wheels = schedules is None and backend is None
         program, host, call, checks = resolve(
-            invocation, model, geometry, tensors, on, device, schedules, backend, shipped
+            invocation, model, geometry, tensors, on, device, schedules, backend, from_wheels
         )
         addressed = device.type != "cpu"
         return _caller(
@@ -497,24 +497,24 @@ def resolve(
     device: torch.device,
     schedules: tuple[Schedule, ...] | None = None,
     backend: str | None = None,
-    shipped: bool = True,
+    from_wheels: bool = True,
 ) -> Resolved:
     """Return the program that a call runs on a device, its host function, its parameters and its data errors.
 
-    shipped: out of an installed wheel where one holds it; else out of a store of kernels, or newly compiled.
+    from_wheels: whether an installed wheel is asked first; else out of a store of kernels, or newly compiled.
     Where nothing can be compiled a wheel of another backend stands in, with the same numerics id.
     """
     call = (invocation, model, geometry, tensors, on)
-    if shipped:
+    if from_wheels:
         found = ship(*call, serving(on)).found
         if found is not None:
             return _held(found, on, device)
     try:
-        request = requested(*call, schedules, backend, shipped)
+        request = requested(*call, schedules, backend, from_wheels)
         dispatch.remembered(coded, request).key(on)  # which says whether its compiler is there
     except UnsupportedError as error:
         with using(Table()):  # no schedule of a user's is there, and none can be compiled
-            answer = ship(*call, standing_in(on), whole=True) if shipped else None
+            answer = ship(*call, standing_in(on), whole=True) if from_wheels else None
         if answer is not None and answer.found is not None:
             return _held(answer.found, on, device)
         raise (error if answer is None else without_compiler(error, on, answer)) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch.autograd import forward_ad
@@ -30,7 +31,7 @@ from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
 from rlk.runtime.call.mutation import run_of
 from rlk.runtime.call.tape import run_and_tape, tapes
 
-__all__ = ["call", "observed", "observing", "watched", "worded"]
+__all__ = ["call", "call_into", "observed", "observing", "watched", "worded"]
 
 
 def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None = None) -> Tensors:
@@ -84,6 +85,33 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
     except TypeError:
         model(math, op.name)  # the only part of the key that may be unhashable: the caller's own value
         raise
+
+
+def call_into(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, into: Tensors) -> None:
+    """Run an operator and write some of its outputs, by name, into memory of their shapes and dtypes.
+
+    Records no gradient. Raises LaunchError as `call` does.
+    """
+    if observing() or watched(*tensors.values(), *into.values()):
+        made = call(op, tensors, scalars, statics)
+        for name, memory in into.items():
+            memory.copy_(made[name])
+        return
+    given = tensors | into
+    sizes = [
+        (t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR, t.is_neg()) for t in given.values()
+    ]
+    key = (id(op), tuple(into), *given, *scalars, *statics.values(), *sizes)
+    known = _known.get(key)
+    if known is None:
+        check_names(op, tensors, scalars, statics)
+        invocation = replace(invoke(op, tensors, scalars, statics, None), into=frozenset(into))
+        if len(_known) >= MOST_SHAPES:
+            _known.clear()
+        known = _known[key] = (invocation, run_of(invocation, given), {})
+    if scalars:
+        check_scalars(op, scalars)
+    known[1](given, scalars)
 
 
 Observer = Callable[[Op, Tensors, Scalars, Statics, str | None], Tensors]

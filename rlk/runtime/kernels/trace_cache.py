@@ -120,10 +120,10 @@ def _key(what: str, on: Target, facts: list[Any]) -> CacheKey | None:
     )
 
 
-# --- what is kept ---
+# --- entries of the store ---
 
 
-def recalled(
+def cached(
     what: str,
     on: Target,
     facts: list[Any],
@@ -170,7 +170,7 @@ def known_interface(invocation: Invocation, on: Target, make: Callable[[], Inter
         return make()
 
     write = partial(write_interface, invocation.spec.name)
-    return recalled("interface", on, [name], make, write, read_interface)
+    return cached("interface", on, [name], make, write, read_interface)
 
 
 def write_interface(name: str, found: Interface) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def known_outline(
     def read(kept: dict[str, Any]) -> Outline:
         return Outline(parse_program(kept["program"]), read_call(kept["call"]))
 
-    return recalled("outline", on, [name, model.value, of_sizes(sizes)], make, write, read)
+    return cached("outline", on, [name, model.value, of_sizes(sizes)], make, write, read)
 
 
 def of_sizes(sizes: Sizes) -> list[Any]:
@@ -275,4 +275,4 @@ def known_code(
 
     told = [entry.facts for entry in entries]
     facts = [name, model.value, of_sizes(sizes), asked, sorted(aligned), told]
-    return recalled("code", on, facts, make, write, read)
+    return cached("code", on, facts, make, write, read)

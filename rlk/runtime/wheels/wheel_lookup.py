@@ -29,7 +29,7 @@ from rlk.runtime.wheels.reader import (
     program_key,
     sound,
 )
-from rlk.runtime.wheels.wheel_metadata import carried_choice
+from rlk.runtime.wheels.wheel_metadata import recorded_choice
 from rlk.target.facts import Target
 
 logger = logging.getLogger("rlk.aot")
@@ -109,7 +109,7 @@ def ship(
     call = (invocation, model, sizes, on, backends, told)
     known = None if whole or told else _first_choice.get(call)
     if known is None and not whole and not told:
-        known = _carried(invocation, model, sizes, wheels, refused)
+        known = _recorded(invocation, model, sizes, wheels, refused)
         if known is not None:
             _keep(call, *known)
     if known is not None and (found := fit(*known)) is not None:
@@ -147,12 +147,12 @@ def _keep(call: object, brief: Form, held: list[Found]) -> None:
     _first_choice[call] = brief, [replace(each, form=brief) for each in held]
 
 
-def _carried(
+def _recorded(
     invocation: Invocation, model: MathModel, sizes: Sizes, wheels: Mapping[str, list[Wheel]],
     refused: list[str],
 ) -> tuple[Form, list[Found]] | None:  # fmt: skip
     """Return the recorded first choice of the search, if the wheels record it and contain its kernel."""
-    said = {b: carried_choice(each[0], invocation, model, sizes) for b, each in wheels.items() if each}
+    said = {b: recorded_choice(each[0], invocation, model, sizes) for b, each in wheels.items() if each}
     wanted = next((each.wanted for each in said.values() if each is not None), None)
     backend = next(iter(said)) if len(said) == 1 else wanted
     if backend is None or (choice := said.get(backend)) is None:

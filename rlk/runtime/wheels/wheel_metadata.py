@@ -72,7 +72,7 @@ def _read_choice(kept: dict[str, Any]) -> Choice:
     return Choice(key, identity, wanted, parse_program(kept["program"]))
 
 
-def carried_interface(invocation: Invocation, on: Target, backends: Iterable[str]) -> Interface | None:
+def recorded_interface(invocation: Invocation, on: Target, backends: Iterable[str]) -> Interface | None:
     """Return an invocation's interface, if an installed wheel says it."""
     if not Env.current().aot:
         return None
@@ -81,7 +81,7 @@ def carried_interface(invocation: Invocation, on: Target, backends: Iterable[str
     return next((each for each in said if each is not None), None)
 
 
-def carried_choice(wheel: Wheel, invocation: Invocation, model: MathModel, sizes: Sizes) -> Choice | None:
+def recorded_choice(wheel: Wheel, invocation: Invocation, model: MathModel, sizes: Sizes) -> Choice | None:
     """Return the recorded choice for a call in a wheel."""
     return _said(wheel, CHOICES, choice_name(invocation, model, sizes), _read_choice)
 

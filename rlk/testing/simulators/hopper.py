@@ -32,7 +32,7 @@ from rlk.testing.simulators.simt import Array, Fault, Float32, Int32, Memory, Nu
 WARP, WARPGROUP = 32, 128
 BARRIER_OF_PRODUCER = 4  # behind those of up to three consumer warpgroups
 EPILOGUE_WORDS = 256  # of a warp
-KEPT_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
+SPILLED_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
 DEPTH_OF_INSTRUCTION = 16
 SWIZZLED = 128  # bytes
 OVERRIDDEN = {
@@ -116,12 +116,12 @@ class _Launch:
         """Run every block; one of a contraction as its copying warp, then as its multiplying warpgroups."""
         global _now
         count, threads = int(grid[0]), int(block[0])
-        roles_apart, cluster = cluster is not None, cluster or (1, 1, 1)
+        warp_specialized, cluster = cluster is not None, cluster or (1, 1, 1)
         if count % cluster[0]:
             raise Fault(f"{count} blocks in clusters of {cluster[0]}")
         whole = np.arange(threads)
         copying = WARPGROUP if "PipelineCpAsync" in self.body.__code__.co_names else WARP
-        before, after = ([whole[:copying]], whole[WARPGROUP:]) if roles_apart else ([], whole)
+        before, after = ([whole[:copying]], whole[WARPGROUP:]) if warp_specialized else ([], whole)
         tiles = tile_scheduler.Tiles()
         for index in range(count):
             scheduler = tile_scheduler.SchedulerModel(tiles, _threads, _is_elected)
@@ -143,7 +143,7 @@ class _Launch:
 
 def _ring(*, barrier_storage: Any, **given: Any) -> Any:
     if barrier_storage is not None:
-        return pipelines.box_ring(_around(), barrier_storage=barrier_storage, **given)
+        return pipelines.tma_ring(_around(), barrier_storage=barrier_storage, **given)
     if not _now.ring:
         stages, size = given["num_stages"], given["tx_count"]
         _now.ring.append(TmaRing(stages=stages, bytes=size, flying=lambda: _now.groups))
@@ -181,16 +181,16 @@ class _Stage:
         return _Stage(self.name, index[1:] if len(index) == 2 else index[2:])
 
 
-def _copy(atom: Any, box: Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: Any = None) -> None:
+def _copy(atom: Any, rows: Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: Any = None) -> None:
     ring: TmaRing = _now.ring[0]
     if to.index != (tma_bar_ptr % ring.stages,):
-        raise Fault("a box lands in another stage than its barrier counts")
+        raise Fault("a TMA tile lands in another stage than its barrier counts")
     if (mcast_mask is not None) != (atom.shared > 1):
         raise Fault("a copy for a cluster without a cluster, or none for one")
-    tile = box.box()
+    tile = rows.tile()
     ring.filled[tma_bar_ptr][to.name] = tile
-    ring.kinds[to.name] = box.memory.element_type
-    ring.landed[tma_bar_ptr] += tile.size * box.memory.dtype.bytes
+    ring.kinds[to.name] = rows.memory.element_type
+    ring.landed[tma_bar_ptr] += tile.size * rows.memory.dtype.bytes
 
 
 def _local_tile(of: Any, shape: tuple[int, int], index: tuple[int, None]) -> Rows:
@@ -310,17 +310,17 @@ def _own_rows() -> slice:
 
 def _moved(source: Any, to: Any) -> None:
     """Copy an accumulator to shared memory or back."""
-    view, kept = (source, to) if isinstance(source, _View) else (to, source)
-    if view.shape != kept.shape or view.stride != (1, 4) or kept.stride[0] != 1:
-        raise Fault(f"registers {view.shape}:{view.stride} in memory {kept.shape}:{kept.stride}")
+    view, memory = (source, to) if isinstance(source, _View) else (to, source)
+    if view.shape != memory.shape or view.stride != (1, 4) or memory.stride[0] != 1:
+        raise Fault(f"registers {view.shape}:{view.stride} in memory {memory.shape}:{memory.stride}")
     fours, columns = view.shape
     for column in range(columns):
         registers = warp_exchange.Registers(Float32, fours)
         if view is source:
             registers.held = [view[i, column] for i in range(fours)]
-            warp_exchange.copy(warp_exchange.Recast(registers), kept.places(column), _now.threads)
+            warp_exchange.copy(warp_exchange.Recast(registers), memory.places(column), _now.threads)
             continue
-        warp_exchange.copy(kept.places(column), warp_exchange.Recast(registers), _now.threads)
+        warp_exchange.copy(memory.places(column), warp_exchange.Recast(registers), _now.threads)
         for i in range(fours):
             view.fragment.matrix[view.places((i, column))] = registers[i].data
 
@@ -532,24 +532,23 @@ def _sync_warp() -> None:
     _now.epilogue_smem.meetings += 1
 
 
-def _tma(op: Any, tensor: Memory, layout: Any, box: Any, shared: int = 1) -> tuple[Any, Memory]:
+def _tma(op: Any, tensor: Memory, layout: Any, tile: Any, shared: int = 1) -> tuple[Any, Memory]:
     strides = sorted(s for each in tensor.strides for s in (each if isinstance(each, tuple) else (each,)))
     if strides[0] != 1 or strides[1] * tensor.dtype.bytes % 16:
         raise Fault("rows that do not lie at multiples of 16 bytes")
-    return SimpleNamespace(box=box, shared=shared), _Boxed(
-        tensor.flat, tensor.dtype, tensor.shape, tensor.strides
-    )
+    loaded = _TmaTensor(tensor.flat, tensor.dtype, tensor.shape, tensor.strides)
+    return SimpleNamespace(tile=tile, shared=shared), loaded
 
 
-class _Boxed(Memory):
-    """A tensor that TMA loads: out of its bounds are zeros."""
+class _TmaTensor(Memory):
+    """A tensor that TMA loads: before its first part, as an index of -1 asks for, are zeros."""
 
     def part(self, index: tuple[Any, ...]) -> Memory:
         at = [None if i is None else simt.shared(i) for i in index]
-        if all(i is None or 0 <= i < n for i, n in zip(at, self.shape, strict=True)):
+        if -1 not in at:
             return super().part(index)
-        kept = [self.strides[d] for d, i in enumerate(at) if i is None]
-        return Memory(self.flat, self.dtype, [0] * len(kept), kept)
+        strides = [self.strides[d] for d, i in enumerate(at) if i is None]
+        return Memory(self.flat, self.dtype, [0] * len(strides), strides)
 
 
 def _range(*bounds: Any, unroll: int = 1) -> Iterator[int]:
@@ -693,10 +692,10 @@ def _shared(of: type) -> SimpleNamespace:
         _now.epilogue_smem = warp_exchange.Shared(EPILOGUE_WORDS * (int(_now.threads[-1]) + 1) // WARP)
         parts = {name: _storage(name, *what) for name, what in of.__annotations__.items()}
         return SimpleNamespace(**{**parts, "epilogue_smem": _now.epilogue_smem})
-    words = KEPT_WORDS * WARP if "kept" in of.__annotations__ else EPILOGUE_WORDS
-    _now.epilogue_smem = kept = warp_exchange.Shared(words * len(_now.threads) // WARP)
+    words = SPILLED_WORDS * WARP if "spilled" in of.__annotations__ else EPILOGUE_WORDS
+    _now.epilogue_smem = spilled = warp_exchange.Shared(words * len(_now.threads) // WARP)
     parts = {name: _Stage(name) for name in of.__annotations__}
-    return SimpleNamespace(**{**parts, "epilogue_smem": _now.epilogue_smem, "kept": kept})
+    return SimpleNamespace(**{**parts, "epilogue_smem": _now.epilogue_smem, "spilled": spilled})
 
 
 def _storage(name: str, kind: Any, size: Any) -> Any:

@@ -46,7 +46,7 @@ class Ring:
         self.reading, self.taken = -1, 0
 
 
-# --- boxes ---
+# --- TMA tiles ---
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -86,7 +86,7 @@ class TmaRing(Ring):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A matrix from a row on, as boxes along its second dim."""
+    """A matrix from a row on, as TMA tiles along its second dim."""
 
     memory: Memory
     first: int = 0
@@ -98,8 +98,8 @@ class Rows:
     def __getitem__(self, index: tuple[None, Any]) -> Rows:
         return replace(self, step=int(index[1]))
 
-    def box(self) -> Array:
-        """Return the elements of a box: zeros outside of the tensor."""
+    def tile(self) -> Array:
+        """Return the elements of a TMA tile: zeros outside of the tensor."""
         (height, width), (down, right) = self.memory.shape, self.memory.strides
         made = np.zeros((self.rows, self.depth), ops.decode(self.memory.flat[:0], self.memory.dtype).dtype)
         row = np.arange(self.first, self.first + self.rows)
@@ -221,9 +221,9 @@ class TmaStages(CopyRing):
         self.tiles, self.met = [tile.copy() for tile in self.came], True
 
     def fill(self, state: Any, tile: Array, layout: Layout) -> None:
-        """Let a box land in the next stage."""
+        """Let a TMA tile land in the next stage."""
         if state.count != self.acquired or tile.shape != layout.shape:
-            raise Fault(f"a box of {tile.shape} in a stage of {layout.shape}, or out of turn")
+            raise Fault(f"a TMA tile of {tile.shape} in a stage of {layout.shape}, or out of turn")
         self.acquired += 1
         self.came.append(tile)
         self.inner = layout.inner
@@ -330,9 +330,9 @@ def tma_load(
     threads: Threads, ring: TmaStages, state: Any, atom: Any, memory: Memory, first: Any, shape: Any,
     tiles: Tiles,
 ) -> None:  # fmt: skip
-    """Let a box of a tensor land in a stage: zeros where the tensor ends."""
-    if atom.box != shape or tiles.ring is not ring:
-        raise Fault(f"a box of {shape} by a copy of boxes of {atom.box}")
+    """Let a TMA tile of a tensor land in a stage: zeros where the tensor ends."""
+    if atom.tile != shape or tiles.ring is not ring:
+        raise Fault(f"a TMA tile of {shape} by a copy of tiles of {atom.tile}")
     made = np.zeros(shape, np.float32)
     (down, there), (right, also) = map(_side, first, shape, memory.shape, memory.strides)
     inside, offset = there[:, None] & also, down[:, None] + right
@@ -341,16 +341,16 @@ def tma_load(
 
 
 def _side(first: Any, count: int, extent: Any, stride: Any) -> tuple[Array, Array]:
-    """Return how far from a tensor's begin the rows of a box lie, and which of them are in the tensor.
+    """Return how far from a tensor's begin the rows of a TMA tile lie, and which of them are in the tensor.
 
-    A row of two indices is a head of a token: a box has all heads of some tokens.
+    A row of two indices is a head of a token: a TMA tile has all heads of some tokens.
     """
     if not isinstance(extent, tuple):
         at = simt.shared(first) + np.arange(count)
         return at * stride, (at >= 0) & (at < extent)
     heads, tokens = extent
     if count % heads or simt.shared(first[0]) != 0:
-        raise Fault(f"a box of {count} rows of {heads} heads each, from head {first[0]} on")
+        raise Fault(f"a TMA tile of {count} rows of {heads} heads each, from head {first[0]} on")
     head, token = np.arange(count) % heads, simt.shared(first[1]) + np.arange(count) // heads
     return head * stride[0] + token * stride[1], (token >= 0) & (token < tokens)
 
@@ -459,7 +459,7 @@ def ring(
     return _ring(around, consumer_group, CopyRing, **given)
 
 
-def box_ring(
+def tma_ring(
     around: Around, *, barrier_storage: str, num_stages: int, tx_count: int, producer_group: int,
     consumer_group: int, cta_layout_vmnk: Any,
 ) -> CopyRing:  # fmt: skip

@@ -61,9 +61,21 @@ from rlk.passes.walk import backward_slice
 LINE = 4  # f32 of one access to shared memory
 ONLY_TILE = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # of the resident rows
 ABOUT_STEP = "One KV tile: online softmax of S, S of the next tile, O += P V."
-ELEMENT = "[r, c]"  # of a fragment
 EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
 PROOF = f"# numerators that sum to less than {BOUND:g} prove that the maximum stays"
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A loop-carried register of a thread: a number for each of its rows, or a fragment of them."""
+
+    name: str
+    fragment: bool
+
+    @property
+    def element(self) -> str:
+        """Return the text of an element."""
+        return f"{self.name}[r, c]" if self.fragment else f"{self.name}[r]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +107,14 @@ class LaggingStep:
 
 
 class ConsumerEmitter(AttentionEmitter):
-    """Writes the lines of a consumer thread; `places` are the registers of loop-carried values.
+    """Writes the lines of a consumer thread; `carried` are the registers of loop-carried values.
 
     crossing: names of lists of both rows, which are read after the loop that writes them. in_smem: names and
     sizes of accumulators in shared memory. unset: texts of elements in memory that are uninitialized until
     the first rescale, each with the array's name, fragment, and initial value.
     """
 
-    places: tuple[str, ...] = ()
+    carried: tuple[Register, ...] = ()
     vectorized = False  # whether the epilogue stores vectors
     masks: Masks | None = None  # of the step that is written, where others have none
     step_function: Function
@@ -129,22 +141,23 @@ class ConsumerEmitter(AttentionEmitter):
         read = {let.value for let in wanted if isinstance(let.node, Load) and self.listed(let.value)}
         self.write((let for let in wanted if let.value not in of_steps | read), ROWS)
         self.uses("by_rows")
-        found: list[str] = []
-        for i, init in enumerate(self.plan.parts[0].loop.init):
-            found.append(self.carried(i, init))
-        self.places = tuple(found)
+        self.carried = tuple(self.register(i, init) for i, init in enumerate(self.plan.parts[0].loop.init))
         if self.unset:
             self.line("rescales = Int32(0)")
         for loop in self.loops():
             for value, result in self.results_of(loop):
-                self.text[value] = self.places[result]
+                self.text[value] = self.carried[result].element
                 self.whole.add(value)
                 self.written.add(value)
         return lines(self.lines)
 
-    def place_of(self, part: Step, index: int) -> str:
+    def accumulator(self, part: Step, index: int) -> Register:
         """Return the accumulator of a step's contraction."""
-        return self.places[part.loop.body.results.index(part.sums[index].value)]
+        return self.carried[part.loop.body.results.index(part.sums[index].value)]
+
+    def elements(self, part: Step) -> dict[Value, str]:
+        """Return the text of an element of each carried value of a step."""
+        return {arg: each.element for arg, each in zip(part.loop.body.args[1:], self.carried, strict=True)}
 
     def loops(self) -> list[Value]:
         return [let.value for let in self.plan.kernel.body.lets if isinstance(let.node, Loop)]
@@ -153,8 +166,8 @@ class ConsumerEmitter(AttentionEmitter):
         nodes = ((let.value, let.node) for let in self.plan.kernel.body.lets)
         return [(v, node.index) for v, node in nodes if isinstance(node, Result) and node.of == loop]
 
-    def carried(self, index: int, init: Value) -> str:
-        """Write a loop-carried register with its initial value; return the text of an element."""
+    def register(self, index: int, init: Value) -> Register:
+        """Write a loop-carried register with its initial value."""
         loop = self.loops()[-1]
         hint = self.yields.get((loop, index)) or f"{axis_name(self.plan.scores.axis)}_state"
         arg = self.plan.last.loop.body.args[1 + index]
@@ -169,29 +182,29 @@ class ConsumerEmitter(AttentionEmitter):
                     self.line(f"{name}[r] = {self[init]}")
             else:
                 self.line(f"{name}.fill({self[init]})")
-            return f"{name}[r]"
+            return Register(name, fragment=False)
         if fragment not in self.plan.sums:
             raise refused(f"a loop that carries a list along {fragment.axis}", self.plan.target)
         unit = text.numbered("mma_pv", self.plan.units.index(fragment.length))
         if index in self.plan.smem_accumulators:
             self.in_smem[name] = fragment.count * ROWS * WARPGROUP * self.plan.consumers
             self.place_in_memory(name, f"memory.{name}.data_ptr()", fragment, init)
-            return f"{name}[r, c]"
+            return Register(name, fragment=True)
         if index in self.plan.scratch_accumulators:
             words = fragment.count * ROWS * WARPGROUP * self.plan.consumers
             kernel = self.plan.kernel.name
             whole = self.memory.argument(abi.scratch(kernel, f"{kernel}_{name}", words * self.plan.programs))
             self.place_in_memory(name, f"{whole} + block * {words}", fragment, init)
-            return f"{name}[r, c]"
+            return Register(name, fragment=True)
         shape = f"{unit}.partition_shape_C(({self.plan.rows.tile}, {fragment.length}))"
         self.line(f"{name}{FRAGMENT} = cute.make_rmem_tensor({shape}, Float32)")
         if isinstance(node, Load):
             self.line(f"{name} = by_rows({name}{FRAGMENT}, {fragment.length // 8})")
             self.begin_list(name, fragment, init)
-            return f"{name}[r, c]"
+            return Register(name, fragment=True)
         self.line(f"{name}{FRAGMENT}.fill({self[init]})")
         self.line(f"{name} = by_rows({name}{FRAGMENT}, {fragment.length // 8})")
-        return f"{name}[r, c]"
+        return Register(name, fragment=True)
 
     def place_in_memory(self, name: str, begin: str, fragment: Fragment, init: Value) -> None:
         """Write an accumulator in memory, laid out as registers: each thread has its own elements.
@@ -304,9 +317,8 @@ class ConsumerEmitter(AttentionEmitter):
         yield from (text.numbered("mma_pv", i) for i in range(len(self.plan.units)))
         for fragment in (*self.score_names, *self.prob_names):
             yield from (fragment + FRAGMENT, fragment)
-        for place in sorted(self.places, key=lambda place: place.endswith(ELEMENT)):
-            name = place.removesuffix(ELEMENT).removesuffix("[r]")
-            yield from (name + FRAGMENT, name)
+        for register in sorted(self.carried, key=lambda register: register.fragment):
+            yield from (register.name + FRAGMENT, register.name)
 
     @contextmanager
     def switch(self, condition: str) -> Iterator[None]:
@@ -325,8 +337,8 @@ class ConsumerEmitter(AttentionEmitter):
         with self.isolated():
             self.fragment = self.plan.scores
             self.text[loop.body.args[0]] = name
-            for arg, place in zip(loop.body.args[1:], self.places, strict=True):
-                self.text[arg] = place
+            for arg, register in zip(loop.body.args[1:], self.carried, strict=True):
+                self.text[arg] = register.element
                 self.whole.add(arg)
             lets = self.needed([*loop.body.results, *conditions])
             self.write(let for let in lets if not self.by_row(let.value) and not self.listed(let.value))
@@ -346,15 +358,16 @@ class ConsumerEmitter(AttentionEmitter):
                 self.restart(lagging, self[found.condition])
             with self.switch(MORE):
                 self.scores(K_STATE)
-            if self.plan.by_tma:  # ends the basic block: the compiler mixes no product with the softmax
+            early = lagging is not None and self.plan.values_first
+            if early:  # ends the basic block: ptxas then issues all products of S before the exponentials
                 self.wait_for(self.plan.streamed[1], V_STATE)
             if lagging is None:
                 late = self.rows_of_step(part, left)
             else:
                 late = self.with_maximum_as_it_was(lagging)
-            if not self.plan.by_tma:
+            if not early:
                 self.wait_for(self.plan.streamed[1], V_STATE)
-            elif guards := guards_of(self.plan.streamed[1:]):
+            if self.plan.by_tma and (guards := guards_of(self.plan.streamed[1:])):
                 with self.where_masked():
                     clear(self, guards, V_STATE)
             self.sum(self.plan.last, 0, V_STATE)
@@ -371,7 +384,7 @@ class ConsumerEmitter(AttentionEmitter):
         """
         found = rescale_of(part.loop)
         assert found is not None
-        place = dict(zip(part.loop.body.args[1:], self.places, strict=True))
+        place = self.elements(part)
         condition = self[found.condition]
         if all(value in self.consts for value in self.plan.parts[0].loop.init):
             condition = f"{condition} & ({name} > first_steps)"
@@ -413,7 +426,7 @@ class ConsumerEmitter(AttentionEmitter):
             self.whole.discard(score)
             return
         for let in users:
-            self.at(let)
+            self.note(let)
             name = self.let(let.name or stem(let), both.format(self.expression(let)))
             self.text[let.value] = f"{name}[r]"
             self.written.add(let.value)
@@ -437,7 +450,7 @@ class ConsumerEmitter(AttentionEmitter):
         scores = backward_slice([found.scores], of, self.operands)
         rest = [let for let in lets if let.value not in scores]
         self.phase(part, [let for let in lets if let.value in scores], rest)
-        targets = {dot.a: f"{self.prob_names[0]}[r, c]", dot.onto: self.place_of(part, 0)}
+        targets = {dot.a: f"{self.prob_names[0]}[r, c]", dot.onto: self.accumulator(part, 0).element}
         return LaggingStep(found, tuple(rest), of, dot.a, targets)
 
     def restart(self, step: LaggingStep, condition: str) -> None:
@@ -455,7 +468,7 @@ class ConsumerEmitter(AttentionEmitter):
         stays = {found.maximum, found.subtracted}
         count, maximum = self.parts_of(found.total), self.text[found.before]
         self.uses("all_below", "any_lane", "select")
-        self.at(found.total)
+        self.note(found.total)
         parts = self.let(f"{step.total}_parts", f"cute.make_rmem_tensor(({ROWS * count},), Float32)")
         with self.inner(EACH_ROW):
             with self.isolated(scope=False):
@@ -485,7 +498,7 @@ class ConsumerEmitter(AttentionEmitter):
         self.ordered([let for let in rest if let.value in needed and let not in changes])
         assert isinstance(found.chunk.node, Reduce)
         of_thread, across = self.halves(found.chunk)
-        self.at(found.chunk)
+        self.note(found.chunk)
         made = f"{across}({of_thread}({self.text[found.chunk.node.x]}))[0]"
         self.text[found.chunk.value] = self.let(found.chunk.name or stem(found.chunk), made)
         self.written.add(found.chunk.value)
@@ -504,7 +517,7 @@ class ConsumerEmitter(AttentionEmitter):
         self.ordered([let for let in step.lets if let.value in needed])
         self.crossing, self.targets = {}, {}
         tree, _ = self.halves(found.total)
-        self.at(found.total)
+        self.note(found.total)
         name = self.let(f"{step.total}_of_row", f"{tree}({self.text[found.numerators]})")
         count = self.parts_of(found.total)
         with self.inner(f"for i in cutlass.range_constexpr({count}):"):
@@ -516,7 +529,7 @@ class ConsumerEmitter(AttentionEmitter):
 
         Both rows of a thread advance together between warp shuffles, so that their latency is paid once.
         """
-        left, dot, place = lets, part.sums[0].node, self.place_of(part, 0)
+        left, dot, place = lets, part.sums[0].node, self.accumulator(part, 0).element
         assert isinstance(dot, Dot) and dot.onto is not None
         self.targets = {dot.a: f"{self.prob_names[0]}[r, c]", dot.onto: place}
         needed = backward_slice([dot.a, dot.onto], {let.value: let for let in left}, self.operands)
@@ -557,7 +570,7 @@ class ConsumerEmitter(AttentionEmitter):
 
     def rescaled(self, part: Step, lets: list[Let]) -> None:
         """Rescale accumulators by a row value, skipped where it is 1 for all rows of a warp."""
-        fragment = dict(zip(part.loop.body.args[1:], self.places, strict=True))
+        fragment = self.elements(part)
         for let in lets:
             condition = ""
             match let.node:
@@ -573,14 +586,14 @@ class ConsumerEmitter(AttentionEmitter):
         """Write the thread-local part of a reduction of both rows; return its name."""
         assert isinstance(let.node, Reduce)
         tree, _ = self.halves(let)
-        self.at(let)
+        self.note(let)
         given = f"{tree}({self.text[let.node.x]})"
         return self.let(f"{let.name or stem(let)}_parts", f"[x for r in range({ROWS}) for x in {given}]")
 
     def across(self, let: Let, parts: str) -> None:
         """Write the shuffles of a reduction of both rows."""
         _, tree = self.halves(let)
-        self.at(let)
+        self.note(let)
         self.text[let.value] = self.let(let.name or stem(let), f"{tree}({parts})")
         self.rowwise.add(let.value)
         self.written.add(let.value)
@@ -620,9 +633,9 @@ class ConsumerEmitter(AttentionEmitter):
         for let, parts in late.parts:
             self.across(let, parts)
         self.write(late.lets, ROWS)
-        pairs = zip(self.places, part.loop.body.results, strict=True)
+        pairs = zip(self.carried, part.loop.body.results, strict=True)
         with self.inner(EACH_ROW):
-            self.assign([(to, value) for to, value in pairs if value != part.sums[0].value])
+            self.assign([(to.element, value) for to, value in pairs if value != part.sums[0].value])
 
     # --- products -------------------------------------------------------------------------------------------
 
@@ -650,7 +663,7 @@ class ConsumerEmitter(AttentionEmitter):
         b, count = self.factor(part.sums[index], "b"), self.plan.scores.length // INSTRUCTION
         unit = text.numbered("mma_pv", self.plan.units.index(self.plan.sums[index].length))
         view = f"{b.param}_{TRANSPOSED[1] if b.along else 'factor'}"
-        acc = self.place_of(part, index).removesuffix(ELEMENT)
+        acc = self.accumulator(part, index).name
         given = (
             f"{acc}{FRAGMENT}, {self.prob_names[index]}{FRAGMENT}, {view}[None, None, None, {state}.index]"
         )
@@ -697,7 +710,7 @@ class ConsumerEmitter(AttentionEmitter):
         needed = self.needed([v for let in rest for v in operands(let.node)])
         self.write(let for let in needed if not self.by_row(let.value) and not self.waits(let))
         yielded = (pair for loop in self.loops() for pair in self.results_of(loop))
-        places = {value: self.places[index] for value, index in yielded}
+        places = {value: self.carried[index].element for value, index in yielded}
         with self.inner(EACH_ROW), self.earlier(places):
             self.ordered([*(let for let in needed if let.value not in self.written), *rest])
         return lines(self.lines)
@@ -776,7 +789,7 @@ class ConsumerEmitter(AttentionEmitter):
             ready = [x for x in left if not self.elementwise(x) and not missing & set(self.operands(x))]
             if ready:
                 for let in ready:
-                    self.at(let)
+                    self.note(let)
                     self.node(let)
                     self.written.add(let.value)
             else:
@@ -806,14 +819,14 @@ class ConsumerEmitter(AttentionEmitter):
         needed = {v for let in rest for v in operands(let.node)}
         ends = needed | self.crossing.keys()
         live = [let for let in group if let.value in ends and let.value not in self.targets]
-        self.at(group[0])
+        self.note(group[0])
         for let in live:
             name = self.crossing.get(let.value)
             self.text[let.value] = f"{name}[r]" if name else self.let(let.name or stem(let), "[]")
         with self.inner(f"for c in cutlass.range_constexpr({fragment.count}):"):
             rare = [let for let in group if self.is_rare(let) and let not in live]
             for let in [let for let in group if let not in rare]:
-                self.at(let)
+                self.note(let)
                 if self.masks is not None and let.value in self.masks.selects:
                     self.masked_element(let, live, rare)
                 else:
@@ -849,9 +862,9 @@ class ConsumerEmitter(AttentionEmitter):
         if let in live or let.value in self.targets:
             with self.switch(MASKED):
                 for x in waiting:
-                    self.at(x)
+                    self.note(x)
                     self.element(x, [], self.expression(x))
-                self.at(let)
+                self.note(let)
                 self.element(let, live, self.expression(let))
             with self.inner("else:"):
                 self.element(let, live, plain)
@@ -859,9 +872,9 @@ class ConsumerEmitter(AttentionEmitter):
         name = self.let(let.name or stem(let), plain)
         with self.switch(MASKED):
             for x in waiting:
-                self.at(x)
+                self.note(x)
                 self.element(x, [], self.expression(x))
-            self.at(let)
+            self.note(let)
             self.line(f"{name} = {self.expression(let)}")
         self.text[let.value] = name
         self.whole.add(let.value)

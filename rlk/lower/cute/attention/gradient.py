@@ -106,7 +106,7 @@ def _write_phase(e: ConsumerEmitter, part: Step, now: list[Let], left: list[Let]
     """Write the elementwise values of finished scores; lists that later phases read stay live."""
     columns = _of_columns(e, now)
     for let in columns:
-        e.at(let)
+        e.note(let)
         _column(e, let)
         e.written.add(let.value)
     e.targets = {probs_of(part.sums[k]): f"{e.prob_names[k]}[r, c]" for k in sums}

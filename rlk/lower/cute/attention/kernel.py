@@ -252,7 +252,11 @@ class AttentionText:
     @property
     def instructions(self) -> str:
         """The instructions of a kernel, as arguments have them."""
-        return ", ".join(("mma_qk", *(unit.name for unit in self.units)))
+        return ", ".join(self.tiled_mmas)
+
+    @property
+    def tiled_mmas(self) -> tuple[str, ...]:
+        return "mma_qk", *(unit.name for unit in self.units)
 
     @property
     def tma_loads(self) -> tuple[View, ...]:
@@ -277,7 +281,7 @@ class AttentionText:
     @property
     def parameters(self) -> str:
         tma_loads = (f"tma_{v.memory}: cute.CopyAtom, {v.memory}: cute.Tensor" for v in self.tma_loads)
-        return ", ".join((*(f"{name}: cute.TiledMma" for name in self.instructions.split(", ")), *tma_loads))
+        return ", ".join((*(f"{name}: cute.TiledMma" for name in self.tiled_mmas), *tma_loads))
 
     @property
     def given(self) -> str:

@@ -12,12 +12,10 @@ from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import (
     Check,
     Dot,
-    Fn2,
     Kernel,
     Let,
     Load,
     Loop,
-    Map2,
     Node,
     Pos,
     Result,
@@ -56,13 +54,13 @@ CONSUMERS = (1, 2, 3)  # consumer warpgroups
 FEW_REGISTERS = 3  # consumers from which accumulators that are rarely rescaled live in shared memory
 PAIRS = (1, 2)  # index bits that select one of the four threads of an accumulator row
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
-TMA_LEAST = 64  # elements of a row that TMA loads: of fewer, its boxes are lines of 32 bytes
+TMA_LEAST = 64  # elements of a row that TMA loads: of fewer, its tiles are lines of 32 bytes
 LANES = 32  # of a warp
 VECTOR = 16  # bytes that a thread copies at once
 NARROW = 192  # accumulator elements of a row up to which the producer keeps more registers
 NARROWER = Registers(56, 224)
 ALONE = Registers(96, 240)  # with one consumer warpgroup
-LAGGING_LEAST = 96  # columns of V from which numerators before the maximum are faster (decision 68)
+NARROW_VALUES = 64  # columns of V up to which S of the next step is issued before the first exponential
 SCRATCH_LEAST = 256  # elements of a row from which rarely rescaled accumulators live in global memory
 WIDEST = 256  # elements of an accumulator row: the columns of a wgmma
 WIDE = 128  # elements of a row beyond which shared memory holds one block of two consumer warpgroups
@@ -200,8 +198,12 @@ class AttentionPlan:
     @property
     def maximum_last(self) -> bool:
         """Return whether a step takes a maximum only where its numerators may need one (decision 68)."""
-        three = self.dynamic_schedule and self.consumers >= FEW_REGISTERS
-        return three and all(each.length >= LAGGING_LEAST for each in self.sums)
+        return self.dynamic_schedule and self.consumers >= FEW_REGISTERS
+
+    @property
+    def values_first(self) -> bool:
+        """Return whether V is waited for before the softmax: narrow values leave registers (decision 74)."""
+        return self.maximum_last and all(each.length <= NARROW_VALUES for each in self.sums)
 
     @property
     def dynamic_schedule(self) -> bool:
@@ -365,8 +367,8 @@ def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
         dot = dots[let.value]
         streamed = isinstance(nodes.get(dot.b), Load) and dot.b in inside
         of_memory = isinstance(nodes.get(dot.a), Load)
-        chained = dot.a in inside and not of_memory and let.value in loop.body.results
-        if not streamed or not (chained if let in sums else of_memory and dot.a not in inside):
+        back_to_back = dot.a in inside and not of_memory and let.value in loop.body.results
+        if not streamed or not (back_to_back if let in sums else of_memory and dot.a not in inside):
             raise refused("products other than S = Q K^T followed by O += P V", target, let.loc)
         if dot.model is not DotModel.CHAIN16:
             raise refused("fused attention of f32", target, let.loc, "factors of bf16 or f16")

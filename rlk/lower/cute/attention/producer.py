@@ -190,7 +190,7 @@ class AttentionEmitter(Emitter):
     def write(self, lets: Iterable[Let], count: int = 0) -> None:
         """Write values in order; row values as lists over `count` rows."""
         for let in lets:
-            self.at(let)
+            self.note(let)
             if count and self.by_row(let.value) and not isinstance(let.node, Const):
                 self.row(let, count)
             else:

@@ -13,6 +13,8 @@ from rlk.lower.common.peel import conjuncts
 
 MASKED, MORE = "masked", "more"
 SWITCHES = (MASKED, MORE)
+PARAMETERS = {f"{name}: cutlass.Constexpr": name for name in SWITCHES}
+"""Names of compile-time parameters by how a function declares them."""
 K_STATE, V_STATE = "k_consumer_state", "v_consumer_state"  # S of the next step is issued ahead of this V
 STATE = "consumer_state"  # of all streamed factors of a step, where none is issued ahead
 PRODUCER = "producer_state"  # of all streamed factors
@@ -73,14 +75,14 @@ def step_function(
     given = [*(x for x in dict.fromkeys(groups) if x in used)]
     given += [x for x in used if x not in given]
     arguments = [step, *(x for x in given if x not in (step, *SWITCHES))]
-    switches = [f"{x}: cutlass.Constexpr" for x in SWITCHES if x in given]
+    switches = [declared for declared, x in PARAMETERS.items() if x in given]
     result = Line(f"return {', '.join(x for x in STATES if x in given)}")
     return Function(name, (*arguments, *switches), about, (*lines, result))
 
 
 def call(function: Function, step: str, *, states: bool = True, **switches: bool) -> str:
     """Return the statement that runs a step at an index; states: whether what it changes is read again."""
-    first, *rest = (x.split(":")[0] for x in function.arguments)
+    _, *rest = (PARAMETERS.get(x, x) for x in function.arguments)
     given = [step, *(f"{x}={switches[x]}" if x in SWITCHES else x for x in rest)]
     call = f"{function.name}({', '.join(given)})"
     return f"{', '.join(x for x in STATES if x in rest)} = {call}" if states else call

@@ -10,7 +10,7 @@ from rlk.testing.simulators.cdna import cdna4, floating, integers, matrix, memor
 from rlk.testing.simulators.cdna.access import Step
 from rlk.testing.simulators.cdna.descriptor import Descriptor, descriptor
 from rlk.testing.simulators.cdna.faults import Fault, FaultKind
-from rlk.testing.simulators.cdna.text import Instruction, instructions
+from rlk.testing.simulators.cdna.text import Instruction, Kind, instruction, instructions
 from rlk.testing.simulators.cdna.wave import Wave
 
 _NOTHING = frozenset(
@@ -41,8 +41,19 @@ def program(assembly: str, kernel: str, target: str, sums: str) -> Program:
     found, labels = instructions(assembly, kernel)
     what = descriptor(assembly, kernel)
     floating.check_modes(what.directives)
-    steps = tuple(_step(i, labels, target, sums) for i in found)
-    return Program(what, found, steps, tuple(_touched(i) for i in found))
+    made = [_alone(i.text, target, sums) or _made(i, labels, target, sums) for i in found]
+    return Program(what, found, tuple(step for step, _ in made), tuple(touched for _, touched in made))
+
+
+@lru_cache(maxsize=1 << 16)
+def _alone(text: str, target: str, sums: str) -> tuple[Step, int] | None:
+    """Decode an instruction that names no label; kernels share most of their instructions' text."""
+    i = instruction(text)
+    return None if any(o.kind is Kind.SYMBOL for o in i.operands) else _made(i, {}, target, sums)
+
+
+def _made(i: Instruction, labels: Mapping[str, int], target: str, sums: str) -> tuple[Step, int]:
+    return _step(i, labels, target, sums), _touched(i)
 
 
 def _touched(i: Instruction) -> int:

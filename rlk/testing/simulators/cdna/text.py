@@ -108,7 +108,7 @@ def instructions(assembly: str, kernel: str) -> tuple[tuple[Instruction, ...], d
 
 def _located(i: Instruction, labels: Mapping[str, int]) -> Instruction:
     """Return an instruction whose distances between labels are numbers: branches too far for an s_branch."""
-    if not any(_DISTANCE.match(o.text) for o in i.operands):
+    if not any(o.kind is Kind.SYMBOL and _DISTANCE.match(o.text) for o in i.operands):
         return i
     return replace(i, operands=tuple(_distance(o, labels) for o in i.operands))
 
@@ -138,16 +138,22 @@ def _body(assembly: str, kernel: str) -> Iterator[tuple[int, str]]:
 
 def instruction(text: str, line: int = 0) -> Instruction:
     """Parse one instruction."""
+    return Instruction(line, text, *_parts(text))
+
+
+@lru_cache(maxsize=1 << 16)
+def _parts(text: str) -> tuple[str, tuple[Operand, ...], Mapping[str, str]]:
+    """Return an instruction's mnemonic, operands and modifiers; kernels share most of their lines."""
     name, _, rest = text.replace("\t", " ").strip().partition(" ")
     name = _ENCODING.sub("", name)
     if name.startswith(("s_waitcnt", "s_nop", "s_setprio", "s_sleep", "s_sethalt")):
-        return Instruction(line, text, name, (), {"counts": rest.strip()})
+        return name, (), {"counts": rest.strip()}
     modifiers: dict[str, str] = {}
     for match in _MODIFIER.finditer(rest):
         modifiers[match[1] or match[3]] = match[2] or "1"
     bare = _MODIFIER.sub("", rest).strip()
     parts = re.split(r",\s*(?![^\[(]*[\])])", bare) if bare else []
-    return Instruction(line, text, name, tuple(operand(p.strip()) for p in parts), modifiers)
+    return name, tuple(operand(p.strip()) for p in parts), modifiers
 
 
 @lru_cache(maxsize=1 << 14)

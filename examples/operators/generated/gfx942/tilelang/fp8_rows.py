@@ -25,16 +25,16 @@ def f32(number):
 
 
 @tl.macro
-def bits_of(x):
-    # The bits of an f32 as an i32.
-    return tl.reinterpret(x, "int32")
-
-
-@tl.macro
-def held(x):
+def as_variable(x):
     # A variable: the text of a value without one is copied to each of its uses.
     variable = tl.alloc_var(x.dtype, x)
     return variable
+
+
+@tl.macro
+def bits_of(x):
+    # The bits of an f32 as an i32.
+    return tl.reinterpret(x, "int32")
 
 
 @tl.macro
@@ -48,7 +48,7 @@ def larger(a, b):
     # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that both have.
     same = number_of(bits_of(a) & bits_of(b))
     other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
-    return held(tl.Select(a < b, b, tl.Select(b < a, a, other)))
+    return as_variable(tl.Select(a < b, b, tl.Select(b < a, a, other)))
 
 
 @tl.macro
@@ -135,7 +135,7 @@ def smaller(a, b):
     # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that one has.
     same = number_of(bits_of(a) | bits_of(b))
     other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
-    return held(tl.Select(b < a, b, tl.Select(a < b, a, other)))
+    return as_variable(tl.Select(b < a, b, tl.Select(a < b, a, other)))
 
 
 @tl.prim_func

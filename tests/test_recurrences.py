@@ -1,0 +1,76 @@
+"""Schedules of recurrences: columns of what is carried share a program, and the bits are the oracle's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlk.interp.run import run
+from rlk.ir.nodes import Program
+from rlk.lang import Axis, L, Outputs, Ragged, Tensor, Tree, f32, i32, op
+from rlk.passes.pipeline import canonical
+from rlk.schedule import heuristics
+from rlk.testing.bits import differing
+from rlk.testing.generated import run_generated
+
+T, B, S = Axis("T", dynamic=True), Axis("B", dynamic=True), Axis("S", chunk=1)
+R, K, W = Ragged("R", over=B), Axis("K"), Axis("W")
+
+
+@op()
+def average(x: Tensor[f32, B, S, W], a: Tensor[f32, W]) -> Outputs:
+    """y_t = a y_(t-1) + x_t."""
+    y = L.carry(0.0, B, W)
+    for s in L.stream(S):
+        new = a * y.value + x[s]
+        L.emit(y=new)
+        y.hand(new)
+    return L.out()
+
+
+@op()
+def attention(
+    q: Tensor[f32, T, K], k: Tensor[f32, T, K], v: Tensor[f32, T, W], begin: Tensor[i32, B],
+    end: Tensor[i32, B],
+) -> Outputs:  # fmt: skip
+    """S_t = S_(t-1) / 2 + k_t v_t^T, o_t = S_t^T q_t."""
+    state = L.carry(0.0, B, K, W)
+    for r in L.stream(R, begin=begin, end=end):
+        new = 0.5 * state.value + k.at(r.pos, K) * v.at(r.pos, W)
+        L.place("o", (T, W), ({T: r.pos}, L.sum(q.at(r.pos, K) * new, over=K, tree=Tree.halving)))
+        state.hand(new)
+    return L.out()
+
+
+def of(spec: Any) -> Program:
+    return canonical(spec.trace(spec.default_variant()))
+
+
+def drawn(*shape: int) -> Any:
+    return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("width", [40, 5])
+def test_a_lane_has_a_column_of_a_vector(width: int) -> None:
+    pytest.importorskip("triton")
+    given = {"x": drawn(3, 4, width), "a": drawn(width)}
+    ran = run_generated(of(average), given)
+    assert f"1 of B, {min(32, width + 3)} of W" in ran.emitted.source
+    assert differing(ran.tensors["y"], run(of(average), given)["y"]) == 0
+
+
+def test_columns_of_a_matrix_share_a_program_where_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(heuristics, "SHARED_STATE", True)
+    begin = np.cumsum([0, *(i % 4 for i in range(80))]).astype(np.int32)
+    q, k, v = (drawn(begin[-1], n) for n in (32, 32, 40))
+    given = {"q": q, "k": k, "v": v, "begin": begin[:-1], "end": begin[1:]}
+    want, ran = run(of(attention), given)["o"], run_generated(of(attention), given)
+    assert "1 of B, 64 of W" in ran.emitted.source and differing(ran.tensors["o"], want) == 0
+    few = {**given, "begin": begin[:16], "end": begin[1:17]}
+    assert "1 of B, 1 of W" in run_generated(of(attention), few).emitted.source
+    order = np.random.default_rng(0).permutation(32)
+    other = run(of(attention), {**given, "q": q[:, order], "k": k[:, order]})["o"]
+    assert differing(other, want) > 0, "the control: another order of K has other bits"
