@@ -31,7 +31,7 @@ from rlk.runtime.binding.arguments import VECTOR
 from rlk.runtime.binding.shape_buckets import class_of, representatives
 from rlk.runtime.call.dispatch import asked_for, dispatch
 from rlk.runtime.kernels.pool import pool
-from rlk.runtime.kernels.trace_cache import recalled
+from rlk.runtime.kernels.trace_cache import cached
 from rlk.runtime.prefetch import Observer, stand_in, started, unwritten
 from rlk.schedule import user_table
 from rlk.schedule.attention import FILLED, LARGEST_STATES, MOST_ROWS, time_of_waves
@@ -294,7 +294,7 @@ def prepare(
         asked_for(on),
         table,
     ]
-    made = recalled("steps", on, facts, make, lambda found: {"entries": found.entries}, read)
+    made = cached("steps", on, facts, make, lambda found: {"entries": found.entries}, read)
     say(
         "%d kernels of steps are there, %d of them compiled now, in %.1f s",
         len(made.entries), pool().compiled - compiled, time.monotonic() - begin,
