@@ -1,36 +1,24 @@
-"""Kernels that are prepared of an engine's steps: those that its layers launch at drawn sizes. None is compiled."""
+"""Kernels that are prepared of an engine's steps: all that layers launch at drawn sizes. None is compiled."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-import pytest
 import torch
+from serving_cases import Keys, samplers
 
 from rlk import ops
 from rlk.integrations.vllm import computations
-from rlk.ir.nodes import Role
 from rlk.nn import serving
 from rlk.nn.config import ModelConfig
 from rlk.nn.logits import head_logits
 from rlk.nn.serving import Steps
 from rlk.ops import sampling
-from rlk.runtime.binding.invocation import (
-    Invocation,
-    Tensors,
-    geometry_of,
-    inputs_of,
-    of_one_stride,
-    scattered,
-)
 from rlk.runtime.binding.shape_buckets import class_of, representatives
-from rlk.runtime.call.dispatch import asked_for, dispatch, lowered_code, requested
+from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.prefetch import stand_in, unwritten
-from rlk.target.facts import target
 
-ON = target("sm_90a")
 STEPS = Steps(context=1024, tokens=24, sequences=3)
 HEADS, KEYS, DIM, HIDDEN, WIDE, VOCAB = 4, 2, 64, 128, 256, 512
 MODEL = ModelConfig.of(
@@ -41,24 +29,6 @@ MODEL = ModelConfig.of(
     }
 )  # fmt: skip
 BF16 = torch.bfloat16
-Key = tuple[str, str, tuple[str, ...]]
-
-
-@dataclass
-class Keys:
-    """The kernels of recorded launches by the operator, with the extents of the rows that run them."""
-
-    found: dict[tuple[str, Key], set[int]] = field(default_factory=dict)
-
-    def note(self, invocation: Invocation, tensors: Tensors) -> None:
-        tensors = of_one_stride(tensors, scattered(invocation, tensors))
-        geometry = geometry_of(invocation, tensors)
-        used = {d.name: tensors[d.name] for d in inputs_of(invocation) if d.role is Role.IN}
-        used |= {name: tensors[name] for name in invocation.into}
-        call = (invocation, ON.softmax, geometry, used, ON)
-        code = lowered_code(requested(*call, None, asked_for(ON)))
-        key = (code.backend, code.ir, code.schedules)
-        self.found.setdefault((invocation.spec.name, key), set()).add(geometry.extents["T"])
 
 
 def numbers(count: int) -> Iterator[tuple[int, int]]:
@@ -76,7 +46,7 @@ def of(*shape: int) -> torch.Tensor:
 def step(tokens: int, sequences: int, pages: int = 4097) -> None:
     """Call what the layers of vLLM call in a step, on buffers of its largest sizes as it has them."""
     positions, slots = (torch.zeros(STEPS.tokens, dtype=torch.int64)[:tokens] for _ in range(2))
-    x = computations.embedding(torch.zeros(STEPS.tokens, dtype=torch.int32)[:tokens], of(VOCAB, HIDDEN))
+    x = computations.embedding(positions, of(VOCAB, HIDDEN))
     x = computations.rms_norm(x, of(HIDDEN), 1e-6, "hf_llama")
     x, residual = computations.rms_norm_of_sum(x, of(HIDDEN), 1e-6, "hf_llama", x)
     qkv = computations.linear(x, of((HEADS + 2 * KEYS) * DIM, HIDDEN), None, False, 1)
@@ -103,16 +73,10 @@ def step(tokens: int, sequences: int, pages: int = 4097) -> None:
     ops.logp(scores, ids, needs=("logp",))
 
 
-def test_every_size_runs_what_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    sample, heated = serving._Calls.draw, (True, False, False, False)
-
-    def draw(self: serving._Calls, rows: int, *options: bool) -> None:
-        if options == heated:  # a sampler takes a second to lower
-            sample(self, rows, *options)
-
-    monkeypatch.setattr(serving._Calls, "draw", draw)
+def test_every_size_runs_what_is_prepared() -> None:
     prepared, drawn = Keys(), Keys()
-    serving.observe(MODEL, BF16, STEPS, 1, prepared.note)
+    with samplers((True, False, False, False)):
+        serving.observe(MODEL, BF16, STEPS, 1, prepared.note)
     with torch.no_grad(), dispatch.recorded(lambda i, t: unwritten(i, t, drawn.note)):
         for tokens, sequences in numbers(40):
             step(tokens, sequences, 4096 + tokens % 2)

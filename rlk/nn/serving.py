@@ -125,7 +125,8 @@ class _Calls:
         heads, keys = self.share(m.num_attention_heads), self.share(m.num_key_value_heads)
         wide, hidden = self.share(m.intermediate_size), m.hidden_size
         x = self.float(rows, hidden)
-        ops.embedding(torch.zeros(rows, dtype=torch.int32), self.float(self._vocabulary(), hidden))
+        ids = torch.zeros(rows, dtype=torch.int64)
+        ops.embedding(ids, self.float(self._vocabulary(), hidden))
         weight = self.float(hidden)
         ops.rms_norm(x, weight, eps=m.rms_norm_eps, profile=m.norm_profile)
         residual = self.float(rows, hidden)
@@ -139,7 +140,6 @@ class _Calls:
                 row_linear(y, w, self._bias(bias, hidden), m.leaves)
             else:
                 ops.matmul(y, w, leaves=m.leaves, part=(0, m.leaves // self.ranks))
-        ids = torch.zeros(rows, dtype=torch.int64)
         qkv = self.float(rows, (heads + 2 * keys) * dim)
         given: dict[str, Any] = {}
         if m.qk_norm:

@@ -10,6 +10,7 @@ from rlk.env import Env
 from rlk.errors import UnsupportedError
 from rlk.integrations.swap import known_version
 from rlk.integrations.vllm.hooks import PEER, VERSIONS, calls, check_called
+from rlk.nn.serving import Steps, prepare
 
 
 def install() -> None:
@@ -122,20 +123,23 @@ def _prepare(config: Any, found: Any, device: Any) -> None:
     """Compile what a worker's steps launch, whatever their sizes, before the first request."""
     from vllm.logger import init_logger
 
-    from rlk.nn.serving import Steps, prepare
     from rlk.runtime.binding.invocation import target_of
 
     on = target_of(device)
     if on is None:
         return
+    ranks, dtype = config.parallel_config.tensor_parallel_size, config.model_config.dtype
+    prepare(found.model, dtype, steps_of(config), ranks, on, init_logger("vllm.plugins.rlk").info)
+
+
+def steps_of(config: Any) -> Steps:
+    """Return the sizes of an engine's steps, from a VllmConfig."""
     scheduler, cache, model = config.scheduler_config, config.cache_config, config.model_config
-    steps = Steps(
+    return Steps(
         context=model.max_model_len, tokens=scheduler.max_num_batched_tokens,
         sequences=scheduler.max_num_seqs, page=cache.block_size, pages=cache.num_gpu_blocks,
         logprobs=model.logprobs_mode.partition("_")[0],
     )  # fmt: skip
-    ranks = config.parallel_config.tensor_parallel_size
-    prepare(found.model, model.dtype, steps, ranks, on, init_logger("vllm.plugins.rlk").info)
 
 
 def rlk_calls(self: Any) -> dict[str, int]:
