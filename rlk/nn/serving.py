@@ -88,7 +88,8 @@ def observe(model: ModelConfig, dtype: torch.dtype, steps: Steps, ranks: int, ob
     model's options that an operator does not take.
     """
     calls = _Calls(model, dtype, steps, ranks)
-    with torch.no_grad(), dispatch.recorded(lambda i, tensors: unwritten(i, tensors, observer)):
+    recorded = dispatch.recorded(lambda i, tensors: unwritten(i, tensors, observer))
+    with torch.no_grad(), torch.device("cpu"), recorded:  # stand-ins take no memory of a device
         for rows in representatives(steps.tokens):
             calls.layers(rows)
             calls.scores(rows)
