@@ -90,17 +90,18 @@ def observe(model: ModelConfig, dtype: torch.dtype, steps: Steps, ranks: int, ob
     calls = _Calls(model, dtype, steps, ranks)
     recorded = dispatch.recorded(lambda i, tensors: unwritten(i, tensors, observer))
     with torch.no_grad(), torch.device("cpu"), recorded:  # stand-ins take no memory of a device
-        for rows in representatives(steps.tokens):
-            calls.layers(rows)
-            calls.scores(rows)
         sequences = representatives(min(steps.tokens, steps.sequences))
-        for rows in sequences:
-            calls.logprobs(rows)
+        # the sampler first: it compiles longest, beside what else is lowered
         for rows in {(n < ROWS_ALONE, n % VECTOR == 0): n for n in sequences}.values():
-            for options in product((False, True), repeat=4):
+            for options in product((True, False), repeat=4):
                 calls.draw(rows, *options)
         for rows, segments in calls.batches():
             calls.attention(rows, segments)
+        for rows in sequences:
+            calls.logprobs(rows)
+        for rows in representatives(steps.tokens):
+            calls.layers(rows)
+            calls.scores(rows)
 
 
 @dataclass(frozen=True, slots=True)
