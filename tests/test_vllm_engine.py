@@ -13,10 +13,13 @@ from nn_cases import QWEN3, texts
 if os.environ.get("RLK_REQUIRE_VLLM") != "1":
     pytest.importorskip("vllm", reason="make test-vllm has vLLM")
 
+from serving_cases import Keys, samplers
 from vllm_cases import differing, drawn, engine, prompted, run, saved, trained
 
 from rlk.errors import UnsupportedError
-from rlk.nn import ModelConfig
+from rlk.integrations.vllm import plugin
+from rlk.nn import ModelConfig, serving
+from rlk.runtime.call.dispatch import Dispatcher
 
 RUNNERS = (1, 2)
 
@@ -168,3 +171,25 @@ def test_a_hook_that_is_not_called_stops_the_start(
     monkeypatch.setattr(RlkSiluAndMul, "forward", lambda self, x: SiluAndMul.forward_native(x))
     with pytest.raises(UnsupportedError, match=r"did not call rlk for gated \(SiluAndMul"):
         engine(path)
+
+
+def test_layers_launch_what_a_worker_prepares(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, find, launched = llm.llm_engine.vllm_config, Dispatcher.find, []
+
+    def noted(self: Dispatcher, invocation: Any, tensors: Any) -> Any:
+        launched.append((invocation, dict(tensors)))
+        return find(self, invocation, tensors)
+
+    monkeypatch.setattr(Dispatcher, "find", noted)
+    given = {"temperature": 0.7, "logprobs": 2}
+    run(llm, texts((1, 16, 61, 23), seed=8), new=3, top_p=0.9, **given)
+    run(llm, texts((32, 7), seed=9), new=2, prompt_logprobs=0, repetition_penalty=1.2, **given)
+    monkeypatch.undo()
+    prepared, found = Keys(), Keys()
+    model = config.quant_config.model
+    with samplers((True, False, True, False), (True, False, False, False)):
+        serving.observe(model, torch.bfloat16, plugin.steps_of(config).bucket, 1, prepared.note)
+    for invocation, tensors in launched:
+        found.note(invocation, tensors)
+    assert not found.found.keys() - prepared.found.keys()
+    assert len({name for name, _ in found.found}) == 9, "every operator of a step ran"

@@ -22,14 +22,11 @@ from rlk.aot.others import arguments, other
 from rlk.lang.op import Op
 from rlk.ops.layout import Layout
 from rlk.ops.results import LogProbs
-from rlk.runtime.binding.arguments import TORCH_DTYPES, output_shape
-from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors, geometry_of, outputs_of
 from rlk.runtime.call.dispatch import dispatch
+from rlk.runtime.prefetch import Observer, stand_in, unwritten
 from rlk.runtime.registry import others
 
-Observer = Callable[[Invocation, Tensors], None]
-_FILLED = 1 << 20  # elements up to which a stand-in holds zeros: others stay untouched, and take no memory
-_TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 _POSITIONS, _PAGE, _SEQUENCES = 4096, 64, 8
 
 
@@ -38,7 +35,7 @@ def observe(matrix: Matrix, observer: Observer) -> None:
 
     Raises what the calls raise: LaunchError for options that an operator does not take.
     """
-    with dispatch.recorded(lambda invocation, tensors: _unwritten(invocation, tensors, observer)):
+    with dispatch.recorded(lambda invocation, tensors: unwritten(invocation, tensors, observer)):
         for model in matrix.models:
             for calls in matrix.calls:
                 if not calls.split:
@@ -48,23 +45,6 @@ def observe(matrix: Matrix, observer: Observer) -> None:
                     for calls in matrix.calls:
                         if calls.split:
                             _make(calls, model, tp, group)
-
-
-def _unwritten(invocation: Invocation, tensors: Tensors, observer: Observer) -> Run:
-    """Observe an invocation; return a call whose outputs nothing wrote, zeros where they are small."""
-    observer(invocation, tensors)
-    geometry = geometry_of(invocation, tensors)
-    made = [(d.name, output_shape(d, geometry), TORCH_DTYPES[d.type.dtype]) for d in outputs_of(invocation)]
-
-    def run(given: Tensors, scalars: Scalars) -> Tensors:
-        return {n: given[n] if n in invocation.into else _stand_in(*shape, dtype=t) for n, shape, t in made}
-
-    return run
-
-
-def _stand_in(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> torch.Tensor:
-    made = torch.empty(shape, dtype=dtype)
-    return (made.zero_() if made.numel() <= _FILLED else made).requires_grad_(grad)
 
 
 @contextmanager
@@ -92,7 +72,7 @@ def _make(calls: Calls, model: Model, tp: int, group: dist.ProcessGroup | None) 
         raise wrong("op", calls.op, ", ".join((*CALLERS, *others())))
     for dtype in calls.dtypes:
         if own is None and not isinstance(dtype, str):
-            raise wrong(f"{calls.op}: dtypes", dict(dtype), f"of rlk's operators one of {', '.join(_TYPES)}")
+            raise wrong(f"{calls.op}: dtypes", dict(dtype), f"of rlk's operators one of {', '.join(TYPES)}")
         for rows in calls.rows:
             for options in calls.options:
                 call = _Call(model, rows, dtype, tp, group, calls.backward)
@@ -117,7 +97,7 @@ class _Call:
     def dtype(self) -> torch.dtype:
         """Return the model's dtype."""
         assert isinstance(self.dtypes, str)
-        return _TYPES[self.dtypes]
+        return TYPES[self.dtypes]
 
     def share(self, name: str) -> int:
         """Return a size of the model on one rank; at least 1, as kept by ranks that share a head."""
@@ -128,7 +108,7 @@ class _Call:
 
     def float(self, *shape: int) -> torch.Tensor:
         """Return a tensor of the model's dtype."""
-        return _stand_in(*shape, dtype=self.dtype, grad=self.grad)
+        return stand_in(*shape, dtype=self.dtype, grad=self.grad)
 
     def head(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return hidden states, and this rank's rows of the head's weight."""
@@ -142,7 +122,7 @@ class _Call:
         """Ask for gradients of all inputs, if the call wants them, given dense cotangents."""
         found = [out for out in outputs if out is not None and out.requires_grad]
         if self.grad and found:
-            dense = [_stand_in(*out.shape, dtype=out.dtype) for out in found]
+            dense = [stand_in(*out.shape, dtype=out.dtype) for out in found]
             torch.autograd.grad(found, inputs, dense, retain_graph=True, allow_unused=True)
 
     def layout(self) -> tuple[Layout, tuple[int, ...]]:
@@ -174,14 +154,14 @@ def _through(call: _Call, made: LogProbs, inputs: list[torch.Tensor]) -> None:
 def _numbers(call: _Call, options: dict[str, Any]) -> tuple[Layout, dict[str, torch.Tensor], torch.Tensor]:
     """Return a layout, old, reference and rollout log-probs of its tokens, and advantages."""
     layout, shape = call.layout()
-    given = {name: _stand_in(*shape) for name in ("old_logp", "ref_logp", "rollout_logp")}
-    advantages = _stand_in(*shape) if options.pop("per_token", False) else _stand_in(layout.sequences)
+    given = {name: stand_in(*shape) for name in ("old_logp", "ref_logp", "rollout_logp")}
+    advantages = stand_in(*shape) if options.pop("per_token", False) else stand_in(layout.sequences)
     return layout, given, advantages
 
 
 def _policy(call: _Call, options: dict[str, Any]) -> None:
     layout, given, advantages = _numbers(call, options)
-    logp = _stand_in(*layout.shape, grad=call.grad)
+    logp = stand_in(*layout.shape, grad=call.grad)
     old = given.pop("old_logp")
     made = ops.policy_loss(logp, old, advantages, layout=layout, **given, **options)
     call.backward([made.loss], [logp])
@@ -207,7 +187,7 @@ def _norm(call: _Call, options: dict[str, Any]) -> None:
 def _step(call: _Call, options: dict[str, Any]) -> tuple[torch.Tensor, int, int, dict[str, Any]]:
     """Return what a product for q, k and v gives, heads of q and of k, and a rotation's inputs if asked."""
     dim, heads, keys = call.model.head_dim, call.share("heads"), call.share("kv_heads")
-    tables = {n: _stand_in(_POSITIONS, dim // 2) for n in ("cos", "sin")}
+    tables = {n: stand_in(_POSITIONS, dim // 2) for n in ("cos", "sin")}
     turned = {**tables, "position_ids": call.ids(call.rows)} if options.pop("rotated", True) else {}
     return call.float(call.rows, (heads + 2 * keys) * dim), heads, keys, turned
 
@@ -255,7 +235,7 @@ def _glu(op: Callable[..., Any], call: _Call, options: dict[str, Any]) -> None:
 def _rotate(call: _Call, options: dict[str, Any]) -> None:
     dim = call.model.head_dim
     q, k = (call.float(call.rows, call.share(heads), dim) for heads in ("heads", "kv_heads"))
-    cos, sin = (_stand_in(_POSITIONS, dim, dtype=call.dtype) for _ in range(2))
+    cos, sin = (stand_in(_POSITIONS, dim, dtype=call.dtype) for _ in range(2))
     made = ops.rope(q, k, cos, sin, position_ids=call.ids(call.rows), **options)
     call.backward(list(made), [q, k])
 
@@ -277,7 +257,7 @@ def _product(call: _Call, options: dict[str, Any]) -> None:
 
 def _advantages(call: _Call, options: dict[str, Any]) -> None:
     edges = torch.linspace(0, call.rows, math.ceil(call.rows / _SEQUENCES) + 1).round().to(torch.int32)
-    ops.group_advantage(_stand_in(call.rows), edges, **options)
+    ops.group_advantage(stand_in(call.rows), edges, **options)
 
 
 def _draw(call: _Call, options: dict[str, Any]) -> None:
@@ -312,7 +292,7 @@ def _attend_pages(call: _Call, options: dict[str, Any]) -> None:
 
 def _registered(op: Op, sizes: Mapping[str, object], call: _Call, options: dict[str, Any]) -> None:
     """Call an operator that others registered, and ask for the gradients that it has."""
-    given = arguments(op, call.rows, call.dtypes, sizes, call.model, options, _stand_in, call.grad)
+    given = arguments(op, call.rows, call.dtypes, sizes, call.model, options, stand_in, call.grad)
     made = op(**given)
     found = [made] if isinstance(made, torch.Tensor) else list(made)
     differentiable = [t for t in found if t.requires_grad]

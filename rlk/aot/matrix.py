@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlk.errors import Code, LaunchError
+from rlk.nn.config import ModelConfig
 
 COMMON = "common"  # the matrix that ships with rlk, by name
 DTYPES = ("bf16", "f16", "f32")
@@ -224,6 +225,11 @@ def model_of_config(path: Path, tp: int) -> tuple[Model, str]:
     dtype = str(members.get("dtype") or members.get("torch_dtype") or "bfloat16")
     model = Model(name=kind, profile=profile, tp=(tp,), **given)
     return model, "f16" if dtype == "float16" else "bf16"
+
+
+def decoder_of_config(path: Path) -> ModelConfig:
+    """Return the decoder of a config.json, or of a folder; raise LaunchError for a model of another kind."""
+    return ModelConfig.of(_members(path))
 
 
 def experts_of_config(path: Path) -> Experts | None:

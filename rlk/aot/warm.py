@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from rlk.aot.calls import observe
 from rlk.aot.matrix import Calls, Matrix, wrong
 from rlk.aot.progress import Progress
 from rlk.errors import Code, LaunchError, RlkError
-from rlk.runtime.binding.invocation import Invocation, Tensors, target_of
+from rlk.runtime.binding.invocation import target_of
 from rlk.runtime.kernels.build import store
 from rlk.runtime.kernels.pool import pool
-from rlk.runtime.prefetch import prepared
+from rlk.runtime.prefetch import Observer, started
 from rlk.target.facts import Target
 
 
@@ -67,29 +66,26 @@ def _in(dtype: str, given: tuple[str | Mapping[str, str], ...]) -> tuple[str | M
     return named if len(named) == len(given) else (dtype, *named)
 
 
-def warm(matrix: Matrix, on: Target, progress: Progress) -> Warmed:
+def warm(
+    matrix: Matrix, on: Target, progress: Progress, steps: Callable[[Observer], None] | None = None
+) -> Warmed:
     """Prepare what the calls of models run on a target, which need not be here.
 
+    steps: calls what it is given with further launches, such as those of an engine's steps.
     Compilers run in worker processes. Several processes may do this at once, such as the ranks of a node: a
     kernel is compiled by the one that holds its lock, and the others wait for it.
     """
-    started: dict[Future[Path | None], str] = {}
-    seen: set[object] = set()
-
-    def prepare(invocation: Invocation, tensors: Tensors) -> None:
-        facts = (invocation.key, *[(n, t.shape, t.stride(), t.data_ptr() % 16) for n, t in tensors.items()])
-        if facts in seen:
-            return
-        seen.add(facts)
-        found = prepared(invocation, invocation.math or on.softmax, tensors, on)
-        progress.follow(found, invocation.spec.name)
-        started[found] = invocation.spec.name
-
     before = pool().compiled
-    observe(matrix, prepare)
+
+    def every(observer: Observer) -> None:
+        observe(matrix, observer)
+        if steps is not None:
+            steps(observer)
+
+    found = started(every, on, progress.follow)
     failed: list[tuple[str, str]] = []
     entries: set[Path] = set()
-    for future, name in started.items():
+    for future, name in found.items():
         try:
             entry = future.result()
         except RlkError as error:

@@ -13,7 +13,16 @@ from rlk.env import Env
 from rlk.errors import Code, LaunchError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rlk.aot.matrix import Matrix, Model
+    from rlk.runtime.prefetch import Observer
+
+SIZES = {
+    "tokens": "the most of a step; default: 8192",
+    "sequences": "the most of a step; default: 256",
+    "context": "the most tokens of a sequence; default: the model's positions",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", action="append", type=positive, help="instead of the matrix's; may be repeated"
     )
+    for name, what in SIZES.items():
+        parser.add_argument(f"--{name}", type=positive, help=f"of an engine: {what}")
     parser.add_argument(
         "--share",
         action="store_true",
@@ -47,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     except LaunchError as error:
         raise error.reworded(op={"rlk aot": "rlk warmup"}) from None
     on = here() if arguments.target is None else target(arguments.target)
-    made = warm(matrix, on, Progress(sys.stderr, "prepared"))
+    made = warm(matrix, on, Progress(sys.stderr, "prepared"), _steps(arguments))
     kept = f", {made.lost} kept nowhere" if made.lost else f" into {Env.current().cache_dir}"
     names = ", ".join(model.name for model in matrix.models if model.name) or arguments.matrix
     print(f"{names} on {on.name}: {made.total} kernels, {made.wheels} of them in installed wheels; "
@@ -65,6 +76,33 @@ def run(arguments: argparse.Namespace) -> int:
             return 1
         print(f"every user can read it: RLK_SYSTEM_CACHE={place}")
     return 1 if made.failed or made.lost else 0
+
+
+def _steps(arguments: argparse.Namespace) -> Callable[[Observer], None] | None:
+    """Return the launches of an engine's steps, of a config.json whose model an engine serves by rlk.
+
+    None where operators or rows are chosen, and of a model that rlk.nn has not, or that has experts.
+    """
+    from functools import partial
+
+    from rlk.aot.calls import TYPES
+    from rlk.aot.matrix import decoder_of_config, model_of_config
+    from rlk.nn.serving import Steps, observe
+
+    if arguments.model_config is None or arguments.op or arguments.rows:
+        return None
+    try:
+        model = decoder_of_config(arguments.model_config)
+    except LaunchError as error:
+        print(f"without the steps of an engine: {error}", file=sys.stderr)
+        return None
+    if model.experts is not None:
+        print("without the steps of an engine: the model has experts", file=sys.stderr)
+        return None
+    _, dtype = model_of_config(arguments.model_config, 1)
+    given = {name: size for name in SIZES if (size := getattr(arguments, name)) is not None}
+    steps = Steps(**{"context": model.max_position_embeddings, **given})
+    return partial(observe, model, TYPES[dtype], steps, arguments.tp or 1)
 
 
 def _matrix(arguments: argparse.Namespace) -> Matrix:

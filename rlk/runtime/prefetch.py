@@ -22,6 +22,7 @@ from rlk.runtime.binding.arguments import TORCH_DTYPES, Geometry, output_shape
 from rlk.runtime.binding.candidates import entries_of
 from rlk.runtime.binding.invocation import (
     Invocation,
+    Run,
     Scalars,
     Tensors,
     geometry_of,
@@ -58,6 +59,8 @@ from rlk.schedule.user_table import entry_of
 from rlk.target.facts import Target
 
 Public = Callable[..., Any]
+Observer = Callable[[Invocation, Tensors], None]
+FILLED = 1 << 20  # elements up to which a stand-in holds zeros: others stay untouched, and take no memory
 
 
 class _Reached(BaseException):
@@ -97,6 +100,24 @@ def without_values(invocation: Invocation, tensors: Tensors) -> Tensors:
         d.name: first.new_empty(output_shape(d, geometry), dtype=TORCH_DTYPES[d.type.dtype])
         for d in outputs_of(invocation)
     }
+
+
+def unwritten(invocation: Invocation, tensors: Tensors, observer: Observer) -> Run:
+    """Observe an invocation; return a call whose outputs nothing wrote, zeros where they are small."""
+    observer(invocation, tensors)
+    geometry = geometry_of(invocation, tensors)
+    made = [(d.name, output_shape(d, geometry), TORCH_DTYPES[d.type.dtype]) for d in outputs_of(invocation)]
+
+    def run(given: Tensors, scalars: Scalars) -> Tensors:
+        return {n: given[n] if n in invocation.into else stand_in(*shape, dtype=t) for n, shape, t in made}
+
+    return run
+
+
+def stand_in(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> torch.Tensor:
+    """Return a tensor on the host for a recorded call, whose values nothing reads."""
+    made = torch.empty(shape, dtype=dtype)
+    return (made.zero_() if made.numel() <= FILLED else made).requires_grad_(grad)
 
 
 def explain(op: Public, /, *args: Any, **options: Any) -> Decision:
@@ -194,6 +215,32 @@ def _prefetched(invocation: Invocation, tensors: Tensors) -> Future[Path | None]
     if on is None:
         return _done(None)
     return prepared(invocation, model_of(invocation, device), tensors, on)
+
+
+def started(
+    observe: Callable[[Observer], None],
+    on: Target,
+    follow: Callable[[Future[Path | None], str], None] | None = None,
+) -> dict[Future[Path | None], str]:
+    """Start preparing on a target what recorded calls launch: futures of entries, with the operators' names.
+
+    observe: calls what it is given with each launch. follow: told of each as it is started.
+    """
+    made: dict[Future[Path | None], str] = {}
+    seen: set[object] = set()
+
+    def prepare(invocation: Invocation, tensors: Tensors) -> None:
+        facts = (invocation.key, *[(n, t.shape, t.stride(), t.data_ptr() % 16) for n, t in tensors.items()])
+        if facts in seen:
+            return
+        seen.add(facts)
+        found = prepared(invocation, invocation.math or on.softmax, tensors, on)
+        made[found] = invocation.spec.name
+        if follow is not None:
+            follow(found, invocation.spec.name)
+
+    observe(prepare)
+    return made
 
 
 def prepared(invocation: Invocation, model: MathModel, tensors: Tensors, on: Target) -> Future[Path | None]:

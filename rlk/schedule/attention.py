@@ -130,7 +130,12 @@ def _time_of_waves(kernel: Kernel, found: Roles, tile: int, extents: Mapping[str
     rows, whole = rows_axis(found), columns(kernel, found)
     assert rows is not None
     others = (extents.get(a.name, 1) for a in found.parallel if a not in (rows, *whole))
-    tiles = math.prod(others) * -(-mean_rows(rows, extents) // tile)
+    return time_of_waves(math.prod(others), mean_rows(rows, extents), tile)
+
+
+def time_of_waves(segments: int, mean: int, tile: int) -> int:
+    """Return the time of the tiles of segments with `mean` rows each, in rows of three warpgroups."""
+    tiles = segments * -(-mean // tile)
     return -(-tiles // CORES) * (tile if tile > MOST_ROWS else tile * SLOWER_PERCENT // 100)
 
 

@@ -10,6 +10,7 @@ from rlk.env import Env
 from rlk.errors import UnsupportedError
 from rlk.integrations.swap import known_version
 from rlk.integrations.vllm.hooks import PEER, VERSIONS, calls, check_called
+from rlk.nn.serving import Steps, prepare
 
 
 def install() -> None:
@@ -106,13 +107,39 @@ def load_model(self: Any, **kwargs: Any) -> Any:
 
 
 def compile_or_warm_up_model(self: Any) -> Any:
-    """Warm the worker up; raise UnsupportedError for hooks that its start did not call."""
+    """Warm the worker up, with kernels for all steps; raise UnsupportedError for hooks not called then."""
     from rlk.integrations.vllm.layers import rlk_config
 
+    found = rlk_config(self.vllm_config)
+    if found is not None:
+        _prepare(self.vllm_config, found, self.worker.device)
     made = self.worker.compile_or_warm_up_model()
     if rlk_config(self.vllm_config) is not None:
         check_called(self.rlk_hooks, self.rlk_before)
     return made
+
+
+def _prepare(config: Any, found: Any, device: Any) -> None:
+    """Compile what a worker's steps launch, whatever their sizes, before the first request."""
+    from vllm.logger import init_logger
+
+    from rlk.runtime.binding.invocation import target_of
+
+    on = target_of(device)
+    if on is None:
+        return
+    ranks, dtype = config.parallel_config.tensor_parallel_size, config.model_config.dtype
+    prepare(found.model, dtype, steps_of(config), ranks, on, init_logger("vllm.plugins.rlk").info)
+
+
+def steps_of(config: Any) -> Steps:
+    """Return the sizes of an engine's steps, from a VllmConfig."""
+    scheduler, cache, model = config.scheduler_config, config.cache_config, config.model_config
+    return Steps(
+        context=model.max_model_len, tokens=scheduler.max_num_batched_tokens,
+        sequences=scheduler.max_num_seqs, page=cache.block_size, pages=cache.num_gpu_blocks,
+        logprobs=model.logprobs_mode.partition("_")[0],
+    )  # fmt: skip
 
 
 def rlk_calls(self: Any) -> dict[str, int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cache
 
 from rlk.lower.common.emitted import Signature
-from rlk.runtime.binding.arguments import Geometry
+from rlk.runtime.binding.arguments import VECTOR, Geometry
 from rlk.runtime.binding.invocation import Invocation, interface, strided
 
 STEPS = 8  # classes between two powers of two
@@ -61,3 +63,14 @@ def class_of(size: int, pieces: tuple[int, ...] = ()) -> int:
         found = min(-(-size // step) * step, high - 1)
     within = [piece for piece in pieces if size <= piece]
     return min([found, *within])
+
+
+@cache
+def representatives(most: int) -> tuple[int, ...]:
+    """Return sizes from 1 to `most` that stand for all of them: calls of others run the same kernels.
+
+    One of each class, and in it of each divisor of 16: which multiples of a size are divisible by 16 depends
+    on what the size and 16 have in common alone.
+    """
+    every = range(1, most + 1)
+    return tuple(sorted({(class_of(size), math.gcd(size, VECTOR)): size for size in every}.values()))
