@@ -49,7 +49,7 @@ def test_latent_attention_is_refused_with_what_is_exchanged(
     assert "forward" not in vars(blocks(model)[0])
     with rlk.patch(model, strict=False):
         printed = capsys.readouterr().out
-    assert "it, attention, gated MLPs, layers and models are not exchanged" in printed
+    assert "does not replace its forward, nor those of attention, gated MLPs, layers and models" in printed
     assert "exchanged: linear layers (25), norms (13), embeddings (1), layers of experts" in printed
 
 

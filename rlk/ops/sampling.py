@@ -123,7 +123,7 @@ def sample(
     """
     who = {"seed": seed, "request_id": request_id, "position": position}
     made = draw(logits, who, temperature, top_k, top_p, min_p, penalties, math)
-    raw = logp(_detached(logits), made.token, math=math).logp
+    raw = logp(logits.detach(), made.token, math=math).logp
     drawn = logp(made.scores, made.token, temperature=made.temperature, support=made.support, math=math).logp
     assert raw is not None and drawn is not None
     return Sample(made.token, raw, drawn, made.support)
@@ -158,7 +158,7 @@ def draw(
         raise LaunchError(
             Code.ARG_VALUE, op="sample", name="logits.shape[1]", value=logits.shape[1], wanted=wanted
         )
-    logits = _detached(logits)
+    logits = logits.detach()
     scores = logits if penalties is None else penalize(logits, penalties)
     tensors: Tensors = {"scores": scores, "blocks": scores}
     tensors |= {name: _rows("sample", name, x, logits, torch.int64, WIDE) for name, x in who.items()}
@@ -235,10 +235,6 @@ def _finished(make: Callable[[], tuple[torch.Tensor, ...]], device: torch.device
 
 
 # --- checks -------------------------------------------------------------------------------------------------
-
-
-def _detached(x: torch.Tensor) -> torch.Tensor:
-    return x.detach() if x.requires_grad else x
 
 
 def _is_set(option: PerRow, off: float) -> bool:
