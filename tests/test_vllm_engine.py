@@ -19,7 +19,7 @@ from vllm_cases import differing, drawn, engine, prompted, run, saved, trained
 from rlk.errors import UnsupportedError
 from rlk.integrations.vllm import plugin
 from rlk.nn import ModelConfig, serving
-from rlk.runtime.call.dispatch import Dispatcher
+from rlk.runtime.call.dispatch import Dispatcher, dispatch
 
 RUNNERS = (1, 2)
 
@@ -181,6 +181,7 @@ def test_layers_launch_what_a_worker_prepares(llm: Any, monkeypatch: pytest.Monk
         return find(self, invocation, tensors)
 
     monkeypatch.setattr(Dispatcher, "find", noted)
+    dispatch.forget()  # calls that earlier tests bound are looked up again
     given = {"temperature": 0.7, "logprobs": 2}
     run(llm, texts((1, 16, 61, 23), seed=8), new=3, top_p=0.9, **given)
     run(llm, texts((32, 7), seed=9), new=2, prompt_logprobs=0, repetition_penalty=1.2, **given)
