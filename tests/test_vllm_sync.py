@@ -109,7 +109,7 @@ def test_weights_that_vllms_transfer_lost_are_named_and_those_that_came_are_used
         assert llm.reset_prefix_cache()
         (received,) = llm.apply_model(digest)
         assert tuple(each.name for each in compare(digest(new), received, before)) == lost
-        outputs = run(llm, [list(range(20)), [5, 7, 11]], new=3)
-        assert bool(differing(new, outputs)) == bool(lost)
+        if not lost:  # the memory of a lost weight may hold anything, NaN too
+            assert differing(new, run(llm, [list(range(20)), [5, 7, 11]], new=3)) == 0
     with pytest.raises(LaunchError, match=r"model.norm.weight: is still what was there before"):
         check(digest(new), received, before)
