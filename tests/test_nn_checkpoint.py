@@ -211,6 +211,7 @@ def test_weights_beyond_f16_are_refused_in_f16(copy: Callable[[str], Path]) -> N
         ({"hidden_act": "relu"}, "silu"),
         ({"quantization_config": {"quant_method": "fp8"}}, "16 or 32 bits"),
         ({"rope_parameters": DYNAMIC}, "default, linear, llama3, yarn"),
+        ({"partial_rotary_factor": 0.5}, "rotates whole heads"),
         ({"rlk_leaves": 3}, "1, 2, 4 or 8"),
     ],
 )  # fmt: skip

@@ -118,7 +118,6 @@ def load(llm: Any, policy: Any) -> None:
     [
         ({"rms_norm_eps": 1e-5}, r"layers.1.input_layernorm with variance_epsilon=1e-06.*\n.*1e-05"),
         ({"rope_theta": 1e4}, r"layers.1.self_attn.rotary_emb with base=1000000.*\n.*10000"),
-        ({"partial_rotary_factor": 0.5}, r"layers.0.self_attn.rotary_emb with rotary_dim=16.*\n.* 8"),
     ],
 )
 def test_layers_of_other_options_are_refused(llm: Any, options: dict[str, Any], message: str) -> None:

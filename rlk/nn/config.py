@@ -383,12 +383,14 @@ def _rope(found: Mapping[str, Any], given: Mapping[str, Any], head_dim: int) -> 
         raise _refused("rope_type", kind, f"one of {', '.join(SCALINGS)}")
     theta = numbers.pop("rope_theta", given.get("rope_theta", 10000.0))
     part = numbers.pop("partial_rotary_factor", given.get("partial_rotary_factor") or 1.0)
+    if part != 1.0:
+        raise _refused("partial_rotary_factor", part, "1: transformers rotates whole heads of these models")
     if missing := [name for name in SCALINGS[kind] if name not in numbers]:
         raise _refused("rope_parameters", f"no {missing[0]}", f"{', '.join(SCALINGS[kind])} for {kind}")
     names = (*SCALINGS[kind], *OPTIONAL.get(kind, ()))
     absent = [name for name in ZERO_IS_ABSENT.get(kind, ()) if numbers.get(name) == 0]
     scaling = {name: float(numbers[name]) for name in names if name in numbers and name not in absent}
-    return Rope(float(theta), int(head_dim * part), (("rope_type", kind), *sorted(scaling.items())))
+    return Rope(float(theta), head_dim, (("rope_type", kind), *sorted(scaling.items())))
 
 
 def _problems(config: ModelConfig) -> list[LaunchError]:
