@@ -32,7 +32,7 @@ from rlk.runtime.binding.checks import (
     wrong_value,
 )
 from rlk.runtime.binding.invocation import Scalars, Tensors
-from rlk.runtime.call.entry import call, call_into, worded
+from rlk.runtime.call.entry import call, worded
 from rlk.specs import attention as spec
 from rlk.specs import model
 from rlk.specs.packing import CONTEXT, OFFSETS, PAGE
@@ -166,7 +166,7 @@ def paged_attention_into(
     has_dtype(name, "out", out, q.dtype)
     same_device(name, "out", out, "q", q.device)
     o = out.unflatten(1, tensors["q"].shape[1:3])
-    call_into(spec.paged_attention, tensors, scalars, statics, {"o": o})
+    call(spec.paged_attention, tensors, scalars, statics, into={"o": o})
 
 
 def _paged(

@@ -31,23 +31,34 @@ from rlk.runtime.call.dispatch import MOST_SHAPES, dispatch
 from rlk.runtime.call.mutation import run_of
 from rlk.runtime.call.tape import run_and_tape, tapes
 
-__all__ = ["call", "call_into", "observed", "observing", "watched", "worded"]
+__all__ = ["call", "observed", "observing", "watched", "worded"]
+
+_NOTHING: Tensors = {}
 
 
-def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None = None) -> Tensors:
+def call(
+    op: Op,
+    tensors: Tensors,
+    scalars: Scalars,
+    statics: Statics,
+    math: str | None = None,
+    into: Tensors = _NOTHING,
+) -> Tensors:
     """Run an operator and return its outputs by name; differentiable in the inputs that its vjp names.
 
-    tensors: the inputs that are there; scalars: the same. Raises LaunchError before anything is launched.
+    tensors: the inputs that are there; scalars: the same. into: memory for some outputs, of their shapes and
+    dtypes, of a call without gradients. Raises LaunchError before anything is launched.
     """
     if _observers:
-        return _observers[-1](op, tensors, scalars, statics, math)
+        return _written(_observers[-1](op, tensors, scalars, statics, math), into)
     if torch.compiler.is_compiling() or _modes():
-        return _through_dispatcher(op, tensors, scalars, statics, math)
+        return _written(_through_dispatcher(op, tensors, scalars, statics, math), into)
     try:
-        values = tensors.values()
+        given = tensors | into if into else tensors
+        values = given.values()
         for t in values:
             if type(t) not in _PLAIN:
-                return _unknown(op, tensors, scalars, statics, math)
+                return _written(_unknown(op, tensors, scalars, statics, math), into)
         if forward_ad._current_level >= 0:  # inside of a dual_level
             refuse_tangents(op, tensors)
         try:
@@ -56,15 +67,17 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
                 (t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR, t.is_neg()) for t in values
             ]
         except RuntimeError:  # a tensor without memory, such as those of torch.func
-            return _unknown(op, tensors, scalars, statics, math)
-        key = (id(op), math, *tensors, *scalars, *statics.values(), *sizes)
+            return _written(_unknown(op, tensors, scalars, statics, math), into)
+        key = (id(op), math, *given, *scalars, *statics.values(), *sizes)
         known = _known.get(key)
         if known is None:
             check_names(op, tensors, scalars, statics)
             invocation = invoke(op, tensors, scalars, statics, math)
+            if into:
+                invocation = replace(invocation, into=frozenset(into))
             if len(_known) >= MOST_SHAPES:
                 _known.clear()
-            known = _known[key] = (invocation, run_of(invocation, tensors), {})
+            known = _known[key] = (invocation, run_of(invocation, given), {})
         invocation, run, ways = known
         if scalars:
             check_scalars(op, scalars)
@@ -76,7 +89,7 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
                     check_differentiable(op, tensors)
                     how = ways[wanted] = recorded(invocation, tensors)
                 return run_differentiably(how, run, tensors, scalars)
-        return run_and_tape(run, tensors, scalars) if tapes else run(tensors, scalars)
+        return run_and_tape(run, given, scalars) if tapes else run(given, scalars)
     except LaunchError as error:
         names = op.calls.names
         if not names and public_name(op) == op.name:
@@ -87,31 +100,11 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
         raise
 
 
-def call_into(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, into: Tensors) -> None:
-    """Run an operator and write some of its outputs, by name, into memory of their shapes and dtypes.
-
-    Records no gradient. Raises LaunchError as `call` does.
-    """
-    if observing() or watched(*tensors.values(), *into.values()):
-        made = call(op, tensors, scalars, statics)
-        for name, memory in into.items():
-            memory.copy_(made[name])
-        return
-    given = tensors | into
-    sizes = [
-        (t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR, t.is_neg()) for t in given.values()
-    ]
-    key = (id(op), tuple(into), *given, *scalars, *statics.values(), *sizes)
-    known = _known.get(key)
-    if known is None:
-        check_names(op, tensors, scalars, statics)
-        invocation = replace(invoke(op, tensors, scalars, statics, None), into=frozenset(into))
-        if len(_known) >= MOST_SHAPES:
-            _known.clear()
-        known = _known[key] = (invocation, run_of(invocation, given), {})
-    if scalars:
-        check_scalars(op, scalars)
-    known[1](given, scalars)
+def _written(made: Tensors, into: Tensors) -> Tensors:
+    """Copy outputs into given memory, where a call could not write them there; return all outputs."""
+    for name, memory in into.items():
+        memory.copy_(made[name])
+    return made | into
 
 
 Observer = Callable[[Op, Tensors, Scalars, Statics, str | None], Tensors]
