@@ -114,7 +114,7 @@ def compile_or_warm_up_model(self: Any) -> Any:
     if found is not None:
         _prepare(self.vllm_config, found, self.worker.device)
     made = self.worker.compile_or_warm_up_model()
-    if rlk_config(self.vllm_config) is not None:
+    if found is not None:
         check_called(self.rlk_hooks, self.rlk_before)
     return made
 

@@ -43,7 +43,8 @@ def support_of(output: CompletionOutput) -> Support:
         raise no_form(PEER, "an output without supports", instead)
     rows = kept[: len(output.token_ids)]
     threshold = torch.tensor([row.threshold for row in rows], dtype=torch.float32)
-    ties, last = (torch.tensor([getattr(row, name) for row in rows], dtype=torch.int32) for name in _COUNTS)
+    ties = torch.tensor([row.ties for row in rows], dtype=torch.int32)
+    last = torch.tensor([row.last for row in rows], dtype=torch.int32)
     return Support(threshold, ties, last)
 
 
@@ -87,14 +88,11 @@ class Row(NamedTuple):
     last: int
 
 
-_COUNTS = ("ties", "last")
-
-
 def split_support_columns(given: LogprobsLists) -> tuple[LogprobsLists, list[Row]] | None:
     """Return log-probs without the columns of supports, and these; None where there are none.
 
     A step of an engine does this for each request by itself: the rows are lists of Python numbers, which for
-    the usual one row take a fifth of the time that NumPy's functions do.
+    the usual one row take half of the time that NumPy's functions do.
     """
     ids, numbers, ranks, counts = given
     width = ids.shape[-1] - COLUMNS
