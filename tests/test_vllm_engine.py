@@ -85,6 +85,25 @@ def test_heads_in_one_kernel_have_the_bits_of_their_parts(llm: Any, monkeypatch:
     assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
 
 
+def test_parameters_of_the_engine_are_called_without_torchs_dispatcher(
+    llm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlk.runtime.call import entry
+
+    took: list[str] = []
+    through = entry._through_dispatcher
+
+    def counted(op: Any, *rest: Any) -> Any:
+        took.append(op.name)
+        return through(op, *rest)
+
+    monkeypatch.setattr(entry, "_through_dispatcher", counted)
+    weights = llm.llm_engine.model_executor.driver_worker.get_model().parameters()
+    assert any(type(p) is not torch.nn.Parameter for p in weights)  # else there is nothing to see
+    run(llm, texts((6,)))
+    assert not took
+
+
 def test_prompts_have_the_trainers_log_probs(llm: Any, policy: Any) -> None:
     outputs = run(llm, texts((40, 7)), prompt_logprobs=0)
     for output in outputs:

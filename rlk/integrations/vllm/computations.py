@@ -16,6 +16,18 @@ NAMESPACE = "rlk_vllm"
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 Function = Callable[..., Any]
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def plain(weight: Any) -> Any:
+    """Return a parameter of vLLM as a tensor of torch's own class, on the same memory; None as it is.
+
+    Its class answers `__torch_function__`, which torch would ask in every step of a call.
+    """
+    if weight is None or type(weight) in PLAIN:
+        return weight
+    with torch._C.DisableTorchFunctionSubclass():
+        return weight.data
 
 
 def computation(name: str, caller: str, schema: str, fake: Function) -> Callable[[Function], Function]:
@@ -64,7 +76,7 @@ def linear(
 ) -> torch.Tensor:
     """Return x weight^T + bias. rows: the weight is row-parallel, and summed in leaves."""
     product = row_linear if rows else column_linear
-    return product(x, weight, bias, leaves)
+    return product(x, plain(weight), plain(bias), leaves)
 
 
 @computation(
@@ -73,7 +85,7 @@ def linear(
 )  # fmt: skip
 def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return rows of a weight [V, hidden]."""
-    return ops.embedding(ids, weight)
+    return ops.embedding(ids, plain(weight))
 
 
 @computation(

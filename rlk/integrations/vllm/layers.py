@@ -115,7 +115,7 @@ class Embedding(UnquantizedEmbeddingMethod):
     ) -> torch.Tensor:
         if bias is not None:
             raise no_form(PEER, "a head with a bias", "use a model without one")
-        return head_logits(x, layer.weight, None)
+        return head_logits(x, computations.plain(layer.weight), None)
 
     def embedding(self, layer: torch.nn.Module, input_: torch.Tensor) -> torch.Tensor:
         return computations.embedding(input_, layer.weight)
@@ -269,10 +269,11 @@ class RlkLogitsProcessor(Replaced, LogitsProcessor):
             raise no_form(PEER, "logits with a bias or a scale", "use a model without one")
         _head.count()
         head = getattr(lm_head, "base_layer", lm_head)  # adapters wrap it
+        weight = computations.plain(head.weight)
         if not ranks.over_ranks(head):
-            return head_logits(hidden_states, head.weight[: self.org_vocab_size], self.soft_cap)
+            return head_logits(hidden_states, weight[: self.org_vocab_size], self.soft_cap)
         # a logit is one chain on one rank: ranks exchange logits alone, and the padding is the last rows
-        logits = self._gather_logits(head_logits(hidden_states, head.weight, self.soft_cap))
+        logits = self._gather_logits(head_logits(hidden_states, weight, self.soft_cap))
         return logits[..., : self.org_vocab_size].contiguous()
 
 
