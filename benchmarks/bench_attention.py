@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -42,6 +42,8 @@ DECODES = (
 )  # fmt: skip
 PREFILLS = ((8, 4096, 512), (8, 16384, 512), (1, 131072, 2048))
 """Sequences, the keys of each, and the queries that come last."""
+ENGINE_HEADS, ENGINE_PAGES, ENGINE_BATCHES = ((16, 8, 128), (32, 8, 128)), (16, 64), (1, 16, 64, 256)
+"""Decodes of engines: of Qwen3-0.6B and Qwen3-8B, in vLLM's pages and longer ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +258,27 @@ def backward(
     )
 
 
-def pages(batch: int, context: int, queries: int = 1, heads: Heads = (HEADS, SHARED, WIDTH)) -> Case:
-    """The last queries of sequences whose keys lie in pages in any order: one each, or those of a prefill."""
-    (asks, shared, width), count = heads, context // PAGE
+def pages(
+    batch: int,
+    context: int,
+    queries: int = 1,
+    heads: Heads = (HEADS, SHARED, WIDTH),
+    page: int = PAGE,
+    longest: int = 0,
+) -> Case:
+    """The last queries of sequences whose keys lie in pages in any order: one each, or those of a prefill.
+
+    longest: tokens that the table has room for, if that is more than the context, as an engine's has.
+    """
+    (asks, shared, width), count = heads, -(-context // page)
     table = torch.randperm(batch * count, device="cuda").int().reshape(batch, count)
-    cache = torch.empty(2, batch * count, PAGE, shared, width, device="cuda", dtype=torch.bfloat16).normal_()
+    room = torch.zeros(batch, max(count, longest // page), device="cuda", dtype=torch.int32)
+    room[:, :count] = table
+    cache = torch.empty(2, batch * count, page, shared, width, device="cuda", dtype=torch.bfloat16).normal_()
     q = torch.randn(batch * queries, asks, width, device="cuda", dtype=torch.bfloat16)
     lens = torch.full((batch,), context, device="cuda", dtype=torch.int32)
     cu = torch.arange(batch + 1, device="cuda", dtype=torch.int32) * queries
-    arguments = (q, cache[0], cache[1], table, lens, cu)
+    arguments = (q, cache[0], cache[1], room, lens, cu)
 
     def check() -> Checked:
         got, of = rlk.ops.paged_attention(*arguments), table[0].long()
@@ -285,16 +299,18 @@ def pages(batch: int, context: int, queries: int = 1, heads: Heads = (HEADS, SHA
             "S": context,
             **({"asks": queries} if queries > 1 else {}),
             **dict(zip(("Hq", "Hk", "d"), heads, strict=True)),
+            **({"page": page} if page != PAGE else {}),
+            **({"longest": longest} if longest else {}),
         },
         rlk=lambda: peers.without_grad(lambda: rlk.ops.paged_attention(*arguments)),
-        peers={"fa4_cute": lambda: fa4_cute_paged(q, (cache[0], cache[1]), table, lens, cu)},
+        peers={"fa4_cute": lambda: fa4_cute_paged(q, (cache[0], cache[1]), room, lens, cu)},
         moved=cache.nbytes + 2 * q.nbytes if queries > 1 else cache.nbytes,
         flops=4.0 * len(q) * asks * width * seen if queries > 1 else 0.0,
         bar=of_backend(triton=None, cute=Bar(1.20, "fa4_cute") if queries == 1 else None),
         reference="fa4_cute",
         check=check,
         describe=lambda: describe(rlk.ops.paged_attention.explain(*arguments)),
-        notes={"page": PAGE},
+        notes={"page": page},
     )
 
 
@@ -391,6 +407,9 @@ def cases() -> Iterator[Case]:
     for batch, context, queries in PREFILLS:
         torch.cuda.empty_cache()
         yield pages(batch, context, queries)
+    for heads, page, batch in product(ENGINE_HEADS, ENGINE_PAGES, ENGINE_BATCHES):
+        torch.cuda.empty_cache()
+        yield pages(batch, 576, 1, heads, page, 1536)
 
 
 if __name__ == "__main__":
