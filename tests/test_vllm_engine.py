@@ -13,7 +13,7 @@ from nn_cases import QWEN3, texts
 if os.environ.get("RLK_REQUIRE_VLLM") != "1":
     pytest.importorskip("vllm", reason="make test-vllm has vLLM")
 
-from serving_cases import Keys, samplers
+from serving_cases import ON, Keys, samplers
 from vllm_cases import differing, drawn, engine, prompted, run, saved, trained
 
 from rlk.errors import UnsupportedError
@@ -188,7 +188,7 @@ def test_layers_launch_what_a_worker_prepares(llm: Any, monkeypatch: pytest.Monk
     prepared, found = Keys(), Keys()
     model = config.quant_config.model
     with samplers((True, False, True, False), (True, False, False, False)):
-        serving.observe(model, torch.bfloat16, plugin.steps_of(config).bucket, 1, prepared.note)
+        serving.observe(model, torch.bfloat16, plugin.steps_of(config).bucket, 1, ON, prepared.note)
     for invocation, tensors in launched:
         found.note(invocation, tensors)
     assert not found.found.keys() - prepared.found.keys()
