@@ -80,7 +80,9 @@ class Drawn(NamedTuple):
 def draw(scores: torch.Tensor, options: Options) -> Drawn:
     """Draw a token from each row of scores [B, V], which no other row changes.
 
-    Log-probs of greedy rows are, as in vLLM, under temperature 1 and every token.
+    Log-probs of greedy rows are, as in vLLM, under temperature 1 and every token. A row without a finite
+    score, or with +inf, from which `rlk.ops.sample` draws nothing, has token 0: as with vLLM's own sampler the
+    request goes on, and its log-probs, which are NaN, say so. An index of -1 would end the engine.
     """
     random_key: dict[str, Any] = {"seed": options.seed, "position": options.position}
     random_key["request_id"] = torch.full_like(options.seed, REQUEST_ID)
@@ -88,12 +90,13 @@ def draw(scores: torch.Tensor, options: Options) -> Drawn:
     made = sampling.draw(
         scores, random_key, *(off if x is None else x for x, off in zip(given, OFF, strict=True))
     )
+    token = made.token.clamp_(min=0)
     if not options.greedy:
-        return Drawn(made.token, options.temperature, made.support)
+        return Drawn(token, options.temperature, made.support)
     assert options.temperature is not None
     best = options.temperature == 0
     every = Support(*(torch.where(best, x, own) for x, own in zip((-inf, 0, -1), made.support, strict=True)))
-    return Drawn(made.token, torch.where(best, 1.0, options.temperature), every)
+    return Drawn(token, torch.where(best, 1.0, options.temperature), every)
 
 
 OFF = (1.0, 0, 1.0, 0.0)
