@@ -52,7 +52,7 @@ def no_texts_of_others(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def environment_of_vllm() -> Iterator[None]:
-    """Let a file's engines of vLLM, which keep the environment that they start in, keep it from no other file."""
+    """Forget the environment that a file's engines of vLLM were started in, which vLLM keeps."""
     yield
     envs: Any = sys.modules.get("vllm.envs")
     if envs is not None:

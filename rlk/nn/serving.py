@@ -51,7 +51,7 @@ class Steps:
 
     tokens, sequences: the most of a step. context: the most tokens of a sequence. page: tokens of a page.
     pages: of the cache; None where it is not known yet. logprobs: whether those of the model's own logits
-    ("raw") or of what was drawn from ("processed") are asked for.
+    ("raw") or of what was drawn from ("processed") are asked for. adapters: their rank, 0 without.
     """
 
     context: int
@@ -60,6 +60,7 @@ class Steps:
     page: int = 16
     pages: int | None = None
     logprobs: str = "raw"
+    adapters: int = 0
 
     @property
     def tables(self) -> tuple[int, ...]:
@@ -154,6 +155,8 @@ class _Calls:
                 row_linear(y, w, self._bias(bias, hidden), m.leaves)
             else:
                 ops.matmul(y, w, leaves=m.leaves, part=(0, m.leaves // self.ranks))
+        if self.steps.adapters:
+            self.adapters(rows, heads * dim, keys * dim, wide)
         qkv = self.float(rows, (heads + 2 * keys) * dim)
         given: dict[str, Any] = {}
         if m.qk_norm:
@@ -165,6 +168,15 @@ class _Calls:
                 qkv, *self._cache(pages, keys), ids, cos=cos, sin=sin, position_ids=ids,
                 rotary_dim=None if rotated == dim else rotated, **given,
             )  # fmt: skip
+
+    def adapters(self, rows: int, queries: int, keys: int, wide: int) -> None:
+        """Call the two products of adapters of linear layers, of each weight with so many rows."""
+        hidden, rank = self.model.hidden_size, self.steps.adapters
+        layers = ((hidden, {queries, keys, wide}), (queries, {hidden}), (wide, {hidden}))
+        for length, columns in layers:
+            y = ops.matmul(self.float(rows, length), self.float(rank, length))
+            for each in sorted(columns):
+                ops.matmul(y, self.float(each, rank))
 
     def scores(self, rows: int) -> None:
         """Call the head, and the log-probs of a prompt's tokens."""
