@@ -85,6 +85,42 @@ def test_heads_in_one_kernel_have_the_bits_of_their_parts(llm: Any, monkeypatch:
     assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
 
 
+def test_layers_repeat_the_calls_of_the_first(
+    llm: Any, policy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a device; the control gives each layer the pages of the first."""
+    from rlk.integrations.vllm import attention
+
+    prompts, made = texts((9, 40)), []
+    monkeypatch.setattr(attention, "on_a_device", lambda x: True)
+    first = attention.Bound.of
+
+    def of(calls: list[Any], own: Any) -> Any:
+        made.append(len(calls))
+        return first(calls, own)
+
+    monkeypatch.setattr(attention.Bound, "of", of)
+    before = llm.collective_rpc("rlk_calls")[0]
+    assert llm.reset_prefix_cache()
+    assert differing(policy, run(llm, prompts)) == 0
+    after = llm.collective_rpc("rlk_calls")[0]
+    steps = (after["attention"] - before["attention"]) // policy.config.num_hidden_layers
+    assert made == [2] * steps and policy.config.num_hidden_layers > 1
+
+    kept: list[Any] = []
+    pages = attention.Paged._pages
+
+    def of_the_first(self: Any, cache: torch.Tensor) -> Any:
+        kept.append(pages(self, cache))
+        return kept[0]
+
+    monkeypatch.setattr(attention.Paged, "_pages", of_the_first)
+    assert llm.reset_prefix_cache()
+    assert differing(policy, run(llm, prompts)) > 0
+    monkeypatch.undo()
+    assert llm.reset_prefix_cache()
+
+
 def test_prompts_have_the_trainers_log_probs(llm: Any, policy: Any) -> None:
     outputs = run(llm, texts((40, 7)), prompt_logprobs=0)
     for output in outputs:
