@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +39,8 @@ class Asked:
 
     part: "engine", "trainer" or "steps" (of GRPO, by both). arm: of the engine. folder: a checkpoint. out: a
     file of lines, rollouts lie beside it. batches: numbers of sequences. prompt, new: tokens of each in a
-    timed run. tokens: drawn at each of batches, to be compared; 0: none. options: of `vllm.LLM`.
+    timed run. tokens: drawn at each of batches, to be compared; 0: none. options: of `vllm.LLM`. adapter: the
+    folder of one that all requests have, or none.
     """
 
     part: str
@@ -53,6 +55,7 @@ class Asked:
     options: dict[str, Any] | None = None
     seed: int = 0
     warm: bool = False
+    adapter: str = ""
 
     @property
     def rollouts(self) -> Path:
@@ -116,7 +119,7 @@ def engine(asked: Asked, say: Say) -> None:
     stored = []
     for batch, tokens in zip(asked.batches, asked.tokens, strict=False):
         begin, before = time.perf_counter(), len(stored)
-        for rollout in rollouts(llm, batch, tokens, vocabulary, drawn, 1 + asked.seed * SEEDS):
+        for rollout in rollouts(llm, asked, batch, tokens, vocabulary, drawn):
             stored.append({"batch": batch, **rollout})
         count, seconds = sum(len(x["logps"]) for x in stored[before:]), time.perf_counter() - begin
         torch.save(stored, asked.rollouts)
@@ -162,10 +165,14 @@ def prompt(length: int, vocabulary: int, drawn: torch.Generator) -> list[int]:
     return found
 
 
-def generate(llm: Any, prompts: Sequence[list[int]], new: int, seed: int) -> tuple[float, list[Any]]:
+def generate(
+    llm: Any, prompts: Sequence[list[int]], new: int, seed: int, adapter: str = ""
+) -> tuple[float, list[Any]]:
     """Return the seconds of a call with a seed for each prompt, and its outputs."""
     from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
 
+    lora = LoRARequest("adapter", 1, adapter) if adapter else None
     asked = [
         SamplingParams(
             max_tokens=new, temperature=1.0, logprobs=0, flat_logprobs=True, ignore_eos=True,
@@ -174,7 +181,8 @@ def generate(llm: Any, prompts: Sequence[list[int]], new: int, seed: int) -> tup
         for i in range(len(prompts))
     ]  # fmt: skip
     begin = time.perf_counter()
-    made = llm.generate([{"prompt_token_ids": p} for p in prompts], asked, use_tqdm=False)
+    given = [{"prompt_token_ids": p} for p in prompts]
+    made = llm.generate(given, asked, use_tqdm=False, lora_request=lora)
     return time.perf_counter() - begin, list(made)
 
 
@@ -183,8 +191,9 @@ def timed(llm: Any, asked: Asked, batch: int, vocabulary: int, drawn: torch.Gene
     found: dict[str, list[float]] = {"prefill_s": [], "decode_s": []}
     for repeat in range(1 + asked.repeats):  # the first is not counted
         read, both = (
-            generate(llm, [prompt(asked.prompt, vocabulary, drawn) for _ in range(batch)], new, repeat)[0]
+            generate(llm, prompts, new, repeat, asked.adapter)[0]
             for new in (1, 1 + asked.new)
+            for prompts in [[prompt(asked.prompt, vocabulary, drawn) for _ in range(batch)]]
         )
         if repeat:
             found["prefill_s"].append(read)
@@ -193,14 +202,14 @@ def timed(llm: Any, asked: Asked, batch: int, vocabulary: int, drawn: torch.Gene
 
 
 def rollouts(
-    llm: Any, batch: int, tokens: int, vocabulary: int, drawn: torch.Generator, seed: int
+    llm: Any, asked: Asked, batch: int, tokens: int, vocabulary: int, drawn: torch.Generator
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield whole sequences and the log-probs of their drawn tokens, `batch` at a time; seed: of the first.
+    """Yield whole sequences and the log-probs of their drawn tokens, `batch` at a time.
 
     Sequences are as long as the engine takes. At the most that it runs at a time, twice as many requests
     wait, so that some are read while others are drawn.
     """
-    config = llm.llm_engine.vllm_config
+    config, seed = llm.llm_engine.vllm_config, 1 + asked.seed * SEEDS
     longest, most = config.model_config.max_model_len, config.scheduler_config.max_num_seqs
     low, high = PROMPTS
     high = min(high, longest // 2)
@@ -211,7 +220,7 @@ def rollouts(
         lengths = torch.randint(low, high + 1, (count,), generator=drawn).tolist()
         prompts = [prompt(length, vocabulary, drawn) for length in lengths]
         prompts[::2] = [[*shared, *p[len(shared) :]] for p in prompts[::2]]
-        _, outputs = generate(llm, prompts, new, seed)
+        _, outputs = generate(llm, prompts, new, seed, asked.adapter)
         seed += count
         for output in outputs:
             one = output.outputs[0]
@@ -231,10 +240,13 @@ def trainer(asked: Asked, say: Say) -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = CausalLM.from_pretrained(asked.folder, device=device)
+    numerics_id = model.numerics_id(device)
+    if asked.adapter:
+        adapt(model, Path(asked.adapter))
     weight = model.model.embed_tokens.weight
     hidden = model(torch.arange(64, device=device) * 7 % len(weight))
     sigma = float(model.logits(hidden).std(-1).mean())
-    say({"numerics_id": model.numerics_id(device), "sigma": round(sigma, 3)})
+    say({"numerics_id": numerics_id, "sigma": round(sigma, 3)})
     out = Path(asked.out)
     for file in sorted(out.parent.glob(f"{out.stem}.*.pt")):
         stored = torch.load(file)
@@ -243,6 +255,9 @@ def trainer(asked: Asked, say: Say) -> None:
             say({"of": of, "batch": batch, **compared(model, rows, device)})
             if of == "rlk":
                 say({"of": CONTROL, "batch": batch, **torch_head(model, rows[0], device)})
+            if of == "rlk" and asked.adapter:
+                with without_adapter(model):
+                    say({"of": "no_adapter", "batch": batch, **compared(model, rows[:1], device)})
     if device == "cuda":
         del model, hidden
         torch.cuda.empty_cache()
@@ -250,6 +265,50 @@ def trainer(asked: Asked, say: Say) -> None:
 
         made = ceilings(matrix=True)
         say({"copy_bytes_per_s": made.bytes_per_s, "gemm_flops_per_s": made.flops_per_s})
+
+
+class Adapted(torch.nn.Module):
+    """A linear layer with an adapter, as peft computes it: scale b(a(x)) beside the layer."""
+
+    def __init__(self, base: torch.nn.Module, a: torch.Tensor, b: torch.Tensor, scale: float) -> None:
+        super().__init__()
+        self.base, self.a, self.b, self.scale = base, a, b, scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's result with what the adapter adds."""
+        from rlk import ops
+
+        made: torch.Tensor = self.base(x) + ops.matmul(ops.matmul(x, self.a), self.b) * self.scale
+        return made
+
+
+def adapt(model: Any, folder: Path) -> None:
+    """Give the layers of a model the adapter that lies in a folder."""
+    from safetensors.torch import load_file
+
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    device = str(model.model.embed_tokens.weight.device)
+    weights = load_file(folder / "adapter_model.safetensors", device=device)
+    for name in [name for name in weights if name.endswith(".lora_A.weight")]:
+        place = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+        parent, _, last = place.rpartition(".")
+        holder = model.get_submodule(parent)
+        a, b = weights[name], weights[name.replace("lora_A", "lora_B")]
+        setattr(holder, last, Adapted(getattr(holder, last), a, b, config["lora_alpha"] / config["r"]))
+
+
+@contextmanager
+def without_adapter(model: Any) -> Iterator[None]:
+    """Let a model compute what it does without its adapter: a control."""
+    layers = [(module, name, x) for module in model.modules() for name, x in module.named_children()]
+    adapted = [each for each in layers if isinstance(each[2], Adapted)]
+    for module, name, layer in adapted:
+        setattr(module, name, layer.base)
+    try:
+        yield
+    finally:
+        for module, name, layer in adapted:
+            setattr(module, name, layer)
 
 
 def compared(model: Any, stored: Sequence[dict[str, Any]], device: str) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 `python -m benchmarks.engines --model Qwen3-0.6B` writes rows `vllm_decode`, `vllm_prefill`, `vllm_logps` and
 `vllm_start` into benchmarks/results/<device>/engines.json, after each of its child processes; with `--steps`
 the row `grpo_step`. `vllm_logps` counts log-probs of drawn tokens over runs, which `--seed` tells apart. Each
-child has a time limit: one that hangs or fails is recorded as an absent peer. `--dry` runs all of it with a
-tiny model on a CPU.
+child has a time limit: one that hangs or fails is recorded as an absent peer. `--lora`: all requests have an
+adapter of random weights. `--own-process`: the engines are in processes of their own, as vLLM has them by
+default. `--dry` runs all of it with a tiny model on a CPU.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ OVER_RANKS = {
     "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
 }  # fmt: skip
 """Of engines of several ranks: no sums by NVLink's switch, in either arm."""
+RANK, SCALE = 16, 2
+"""Of an adapter: its rank, and lora_alpha over it."""
+MOST_ADAPTED = 64
+"""Sequences that have an adapter, at most."""
+ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 WARMUP = 100
 """Seconds in which kernels are compiled before the first start; the start compiles what is left."""
 MORE_PACKAGES = ("vllm", "transformers")
@@ -71,7 +77,8 @@ class Model:
 
     options: of transformers' Qwen3Config. cache: bytes of keys and values. prompt, new: tokens of a timed
     sequence. tokens: drawn and compared, at each of the batch sizes. samples: of a step of GRPO. ranks: of
-    the engine, which share the weights.
+    the engine, which share the weights. adapter: the rank of an adapter that all requests have, 0 for none.
+    apart: whether the engine has a process of its own.
     """
 
     name: str
@@ -84,12 +91,16 @@ class Model:
     tokens: tuple[int, ...]
     samples: int = 128
     ranks: int = 1
+    adapter: int = 0
+    apart: bool = False
 
     @property
     def shape(self) -> dict[str, int | str]:
-        """Return its name and layers, and the ranks that share it, as a row names them."""
+        """Return its name and layers, ranks, adapter and process, as a row names them."""
         shape = {"model": self.name, "L": self.options["num_hidden_layers"]}
-        return shape if self.ranks == 1 else {**shape, "TP": self.ranks}
+        shape |= {"TP": self.ranks} if self.ranks > 1 else {}
+        shape |= {"LoRA": self.adapter} if self.adapter else {}
+        return shape | ({"in_process": "no"} if self.apart else {})
 
 
 def qwen3(hidden: int, inner: int, layers: int, heads: int, tied: bool) -> dict[str, Any]:
@@ -149,6 +160,31 @@ def write_checkpoint(model: Model, folder: Path) -> None:
     made.save_pretrained(folder, config=config)
 
 
+def write_adapter(model: Model, folder: Path) -> None:
+    """Write an adapter of random weights, as peft does; what it adds is as large as what a layer returns."""
+    from safetensors.torch import save_file
+
+    c, dim = model.options, model.options["head_dim"]
+    hidden, inner = c["hidden_size"], c["intermediate_size"]
+    heads, keys = c["num_attention_heads"] * dim, c["num_key_value_heads"] * dim
+    attention = {"q_proj": (hidden, heads), "k_proj": (hidden, keys), "v_proj": (hidden, keys)}
+    shapes = {"self_attn": attention | {"o_proj": (heads, hidden)}}
+    shapes["mlp"] = {"gate_proj": (hidden, inner), "up_proj": (hidden, inner), "down_proj": (inner, hidden)}
+    drawn, tensors = torch.Generator().manual_seed(1), {}
+    for i in range(c["num_hidden_layers"]):
+        for part, layers in shapes.items():
+            for name, (length, columns) in layers.items():
+                key = f"base_model.model.model.layers.{i}.{part}.{name}"
+                a = torch.randn(model.adapter, length, generator=drawn) / length**0.5
+                b = torch.randn(columns, model.adapter, generator=drawn) / (SCALE * model.adapter**0.5)
+                tensors |= {f"{key}.lora_A.weight": a.bfloat16(), f"{key}.lora_B.weight": b.bfloat16()}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    made = {"peft_type": "LORA", "r": model.adapter, "lora_alpha": SCALE * model.adapter, "bias": "none"}
+    config = json.dumps(made | {"target_modules": ADAPTED})
+    (folder / "adapter_config.json").write_text(config, encoding="utf-8")
+
+
 # --- children -----------------------------------------------------------------------------------------------
 
 
@@ -161,6 +197,7 @@ class Children:
     limit: float
     dry: bool
     ranks: int = 1
+    apart: bool = False
 
     def run(self, asked: Asked, name: str) -> str | None:
         """Run a child; return why it is of no use, None if it ended well."""
@@ -200,6 +237,8 @@ class Children:
     def _environment(self, arm: str) -> dict[str, str]:
         made = {**ENVIRONMENT, **(OVER_RANKS if self.ranks > 1 else {}), **os.environ}
         made.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        if self.apart:
+            made["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
         if self.dry:
             made |= {"RLK_VLLM": "cpu", "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
         elif arm in (PEER, INVARIANT):
@@ -442,9 +481,16 @@ def main() -> None:
     parser.add_argument("--commit", help="what to record as rlk's version, where there is no git checkout")
     parser.add_argument("--steps", action="store_true", help="steps of GRPO, in place of everything else")
     parser.add_argument("--tp", type=int, default=1, help="ranks of each engine; the trainer has one device")
+    parser.add_argument("--lora", action="store_true", help="an adapter of rank 16 in all requests, up to 64")
+    parser.add_argument(
+        "--own-process", action="store_true", help="engines in processes of their own, vLLM's default"
+    )
     parser.add_argument("--dry", action="store_true", help="a tiny model on a CPU, the rlk arm alone")
     given = parser.parse_args()
-    model = replace(TINY if given.dry else MODELS[given.model], ranks=given.tp)
+    model = replace(TINY if given.dry else MODELS[given.model], ranks=given.tp, apart=given.own_process)
+    if given.lora:
+        kept = slice(len([batch for batch in model.batches if batch <= MOST_ADAPTED]))
+        model = replace(model, adapter=RANK, batches=model.batches[kept], tokens=model.tokens[kept])
     if given.layers:
         model = replace(model, options={**model.options, "num_hidden_layers": given.layers})
     for name in ("batches", "tokens"):
@@ -454,6 +500,8 @@ def main() -> None:
         parser.error("--arms without rlk: a row is rlk's time, with the others beside it")
     if len(model.tokens) != len(model.batches):
         parser.error("--tokens needs a number for each of --batches")
+    if given.steps and (given.lora or given.own_process):
+        parser.error("--steps sends all weights to an engine in its own process, which has no adapter")
     if given.steps:
         model = replace(model, new=model.new if given.dry else 256, prompt=model.prompt if given.dry else 128)
     with tempfile.TemporaryDirectory() as folder:
@@ -465,12 +513,14 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
     leaves = f"-leaves{LEAVES}" if model.ranks > 1 else ""
     place = (given.folder or scratch) / f"{model.name}-{model.options['num_hidden_layers']}{leaves}"
     until = time.monotonic() + given.seconds
-    children = Children(scratch / "lines.json", until, given.limit, given.dry, model.ranks)
+    children = Children(scratch / "lines.json", until, given.limit, given.dry, model.ranks, model.apart)
     if not (place / "config.json").exists():
         begin = time.monotonic()
         place.mkdir(parents=True, exist_ok=True)
         write_checkpoint(model, place)
         print(f"wrote {place} in {time.monotonic() - begin:.0f} s", flush=True)
+    if model.adapter and not (place / "adapter" / "adapter_config.json").exists():
+        write_adapter(model, place / "adapter")
     torch.cuda.empty_cache()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     options = {
@@ -484,9 +534,12 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
         }  # fmt: skip
     if model.ranks > 1:
         options["tensor_parallel_size"] = model.ranks
+    if model.adapter:
+        options |= {"enable_lora": True, "max_lora_rank": model.adapter, "max_loras": 1}
     asked = Asked(
         "engine", "", str(place), str(children.out), model.batches, model.prompt, model.new, given.repeats,
         model.tokens, options | given.options, given.seed,
+        adapter=str(place / "adapter") if model.adapter else "",
     )  # fmt: skip
     arms = [arm for arm in ARMS if arm in given.arms.split(",")]
     absent = dict.fromkeys(ARMS[1:], "needs a GPU") if given.dry else {}

@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -47,6 +48,15 @@ def no_texts_of_others(request: pytest.FixtureRequest) -> Iterator[None]:
         runtime.dispatch._memory, pipeline._known = {}, {}
     yield
     runtime.dispatch._memory, pipeline._known = before
+
+
+@pytest.fixture(autouse=True, scope="module")
+def environment_of_vllm() -> Iterator[None]:
+    """Forget the environment that a file's engines of vLLM were started in, which vLLM keeps."""
+    yield
+    envs: Any = sys.modules.get("vllm.envs")
+    if envs is not None:
+        envs.disable_envs_cache()
 
 
 @pytest.fixture

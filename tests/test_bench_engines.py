@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from benchmarks import page, report
 from benchmarks.engine_child import groups
-from benchmarks.engines import ARMS, TINY, rows, step_row, with_earlier_peers
+from benchmarks.engines import ARMS, RANK, TINY, rows, step_row, with_earlier_peers
 from benchmarks.merge import merged
 from benchmarks.rows import Record
 
@@ -32,6 +33,16 @@ def lines(rlk_ms: float, differing: int = 0, seed: int = 0) -> dict[str, list[di
     drew = [{"numerics_id": "a1"}, {"batch": 1, "drawn": 24, "s": 0.012, "seed": seed}]
     given = {"rlk": [*arm(rlk_ms), *drew], "vllm": arm(1.0), "vllm_batch_invariant": []}
     return {**given, "trainer": trainer}
+
+
+def test_a_row_names_an_adapter_and_an_engine_in_its_own_process() -> None:
+    plain, adapted, apart = (
+        rows(model, lines(1.0), {})[0]
+        for model in (TINY, replace(TINY, adapter=RANK), replace(TINY, apart=True))
+    )
+    assert adapted["shape"] == plain["shape"] | {"LoRA": 16}
+    assert apart["shape"] == plain["shape"] | {"in_process": "no"}
+    assert len(merged(None, [{"versions": {"rlk": "c"}, "rows": [plain, adapted, apart]}])["rows"]) == 3
 
 
 def equality(given: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

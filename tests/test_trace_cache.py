@@ -7,6 +7,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,9 +15,11 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
+import serving_cases
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from serving_cases import BF16, MODEL, numbers, samplers, step
 
 from rlk import ops
 from rlk.backends import triton
@@ -32,7 +35,9 @@ from rlk.lower import triton as triton_lowering
 from rlk.lower.common.emitted import Emitted
 from rlk.lower.common.memory import placed as places
 from rlk.lower.common.memory import workspaces
+from rlk.nn import serving
 from rlk.ops import policy
+from rlk.ops.attention import paged_attention_into
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss, surrogate
 from rlk.passes.pipeline import launched
@@ -177,7 +182,7 @@ def test_another_text_of_rlk_or_other_tools_find_it_out_anew(
 def test_a_kernel_that_was_evicted_is_compiled_again(machine: Machine) -> None:
     swiglu(48)
     (kernel,) = (e for e in build.store().entries() if not is_of_calls(e))
-    assert len(build.store().entries()) == 4
+    assert len(build.store().entries()) == 5
     machine.restart()
     for path in sorted(kernel.path.rglob("*"), reverse=True):
         path.unlink()
@@ -344,11 +349,63 @@ def test_what_was_prepared_starts_so(machine: Machine, monkeypatch: pytest.Monke
     assert machine.launches and not machine.done
 
 
+def attention(tokens: int, sequences: int) -> None:
+    q, o = (torch.zeros(tokens, 4, 64, dtype=torch.bfloat16) for _ in range(2))
+    cache = torch.zeros(64, 16, 2, 64, dtype=torch.bfloat16)
+    table = torch.zeros(sequences, 64, dtype=torch.int32)
+    edges = torch.linspace(0, tokens, sequences + 1).to(torch.int32)
+    paged_attention_into(o, q, cache, cache, table, torch.ones(sequences, dtype=torch.int32), edges)
+
+
+def test_sizes_of_the_same_choices_are_neither_traced_nor_lowered(machine: Machine) -> None:
+    attention(48, 48)
+    assert machine.done["lowered"] == 1
+    machine.done.clear()
+    for size in (64, 96, 112):  # of other classes
+        attention(size, size)
+    assert not machine.done and len({text for text, _ in machine.launches}) == 1
+    machine.restart()
+    attention(80, 80)  # in a later process
+    assert not machine.done
+    attention(2048, 1)  # the control: another choice
+    assert machine.done["lowered"] == 1
+
+
+def test_after_a_start_no_size_of_a_step_is_traced_lowered_or_compiled(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prepare a small model's steps, then launch steps of random sizes in a later process."""
+    for module in (prefetch, serving):
+        monkeypatch.setattr(module, "asked_for", lambda on: ("triton",))
+    pool = SimpleNamespace(compiled=0)
+    monkeypatch.setattr(serving, "pool", lambda: pool)
+    def submit(work: Callable[[], Path]) -> Future[Path]:
+        made: Future[Path] = Future()
+        made.set_result(work())
+        return made
+
+    monkeypatch.setattr(build.pool(), "submit", submit)
+    with samplers((True, False, False, False)):
+        made = serving.prepare(MODEL, BF16, serving_cases.STEPS, 1, H200)
+    assert made.entries and not made.failed and machine.done["lowered"] > 20
+    machine.restart()
+    again = serving.prepare(MODEL, BF16, serving_cases.STEPS, 1, H200)
+    assert again == made and not machine.done, "a second start looks up one entry"
+    with torch.no_grad():
+        for tokens, sequences in numbers(60):
+            step(tokens, sequences, 4097 - tokens % 2)
+    assert len(machine.launches) > 500 and not machine.done
+    # the control: a size that no step has
+    monkeypatch.setattr(serving_cases, "STEPS", replace(serving_cases.STEPS, tokens=4096))
+    step(4096, 1)
+    assert machine.done["lowered"]
+
+
 def test_the_store_is_listed_by_its_kernels(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     swiglu(48)
     listed(build.store())
     said = capsys.readouterr().out
-    assert "4 entries (3 say which kernels calls run)" in said
+    assert "5 entries (4 say which kernels calls run)" in said
     assert said.count("swiglu") == 1 and "calls  " not in said
 
 

@@ -13,7 +13,7 @@ from nn_cases import QWEN3, texts
 if os.environ.get("RLK_REQUIRE_VLLM") != "1":
     pytest.importorskip("vllm", reason="make test-vllm has vLLM")
 
-from serving_cases import Keys, samplers
+from serving_cases import ON, Keys, samplers
 from vllm_cases import differing, drawn, engine, prompted, run, saved, trained
 
 from rlk.errors import UnsupportedError
@@ -102,6 +102,42 @@ def test_parameters_of_the_engine_are_called_without_torchs_dispatcher(
     assert any(type(p) is not torch.nn.Parameter for p in weights)  # else there is nothing to see
     run(llm, texts((6,)))
     assert not took
+
+
+def test_layers_repeat_the_calls_of_the_first(
+    llm: Any, policy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a device; the control gives each layer the pages of the first."""
+    from rlk.integrations.vllm import attention
+
+    prompts, made = texts((9, 40)), []
+    monkeypatch.setattr(attention, "on_a_device", lambda x: True)
+    first = attention.Bound.of
+
+    def of(calls: list[Any], own: Any) -> Any:
+        made.append(len(calls))
+        return first(calls, own)
+
+    monkeypatch.setattr(attention.Bound, "of", of)
+    before = llm.collective_rpc("rlk_calls")[0]
+    assert llm.reset_prefix_cache()
+    assert differing(policy, run(llm, prompts)) == 0
+    after = llm.collective_rpc("rlk_calls")[0]
+    steps = (after["attention"] - before["attention"]) // policy.config.num_hidden_layers
+    assert made == [2] * steps and policy.config.num_hidden_layers > 1
+
+    kept: list[Any] = []
+    pages = attention.Paged._pages
+
+    def of_the_first(self: Any, cache: torch.Tensor) -> Any:
+        kept.append(pages(self, cache))
+        return kept[0]
+
+    monkeypatch.setattr(attention.Paged, "_pages", of_the_first)
+    assert llm.reset_prefix_cache()
+    assert differing(policy, run(llm, prompts)) > 0
+    monkeypatch.undo()
+    assert llm.reset_prefix_cache()
 
 
 def test_prompts_have_the_trainers_log_probs(llm: Any, policy: Any) -> None:
@@ -207,7 +243,7 @@ def test_layers_launch_what_a_worker_prepares(llm: Any, monkeypatch: pytest.Monk
     prepared, found = Keys(), Keys()
     model = config.quant_config.model
     with samplers((True, False, True, False), (True, False, False, False)):
-        serving.observe(model, torch.bfloat16, plugin.steps_of(config).bucket, 1, prepared.note)
+        serving.observe(model, torch.bfloat16, plugin.steps_of(config).bucket, 1, ON, prepared.note)
     for invocation, tensors in launched:
         found.note(invocation, tensors)
     assert not found.found.keys() - prepared.found.keys()

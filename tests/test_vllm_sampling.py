@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from nn_cases import texts
 if os.environ.get("RLK_REQUIRE_VLLM") != "1":
     pytest.importorskip("vllm", reason="make test-vllm has vLLM")
 
+from safetensors.torch import load_file, save_file
 from vllm_cases import drawn as logps
 from vllm_cases import engine as made_engine
 from vllm_cases import saved
@@ -224,6 +225,33 @@ def test_the_likeliest_tokens_have_the_log_probs_of_logp(
     assert torch.equal(bits(want), bits(torch.tensor([x.logprob for x in at.values()])))
     drawn = output.outputs[0].token_ids[0]
     assert at[drawn].rank == int((z[0] >= z[0, drawn]).sum())
+
+
+ILL = 5
+"""A token whose embedding is NaN."""
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_request_whose_scores_are_nan_goes_on_and_says_so(tmp_path: Path, which: int) -> None:
+    """As with vLLM's own sampler; a neighbour does not notice."""
+    saved(tmp_path, num_hidden_layers=1, tie_word_embeddings=False)
+    (file,) = tmp_path.glob("*.safetensors")
+    weights = load_file(file)
+    weights["model.embed_tokens.weight"][ILL] = nan
+    save_file(weights, file, metadata={"format": "pt"})
+    llm = start(tmp_path, which)
+    given = ({"temperature": 0.7}, {"temperature": 0.0}, {"top_p": 0.6, "logprobs": 2}, {"top_k": 5})
+    well, ill = [7, 8, 9], [7, ILL, 9]
+    for mode in ("processed_logprobs", "raw_logprobs"):
+        runner(llm).sampler.logprobs_mode = mode
+        options = [{**o, "seed": i} for i, o in enumerate(given)]
+        alone = run(llm, [well] * len(given), *options)
+        beside = run(llm, [well, ill] * len(given), *(o for o in options for _ in range(2)))
+        for one, same, other in zip(alone, beside[::2], beside[1::2], strict=True):
+            assert torch.equal(tokens(one), tokens(same)) and torch.equal(logps(one), logps(same))
+            assert tokens(other).tolist() == [0] * NEW and logps(other).view(torch.float32).isnan().all()
+            assert not logps(one).view(torch.float32).isnan().any()
+            assert len(support_of(other.outputs[0]).ties) == NEW
 
 
 def test_what_no_trainer_could_replay_is_refused(engine: Any) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from rlk.aot.matrix import Matrix, Model
     from rlk.runtime.prefetch import Observer
+    from rlk.target.facts import Target
 
 SIZES = {
     "tokens": "the most of a step; default: 8192",
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     except LaunchError as error:
         raise error.reworded(op={"rlk aot": "rlk warmup"}) from None
     on = here() if arguments.target is None else target(arguments.target)
-    made = warm(matrix, on, Progress(sys.stderr, "prepared"), _steps(arguments))
+    made = warm(matrix, on, Progress(sys.stderr, "prepared"), _steps(arguments, on))
     kept = f", {made.lost} kept nowhere" if made.lost else f" into {Env.current().cache_dir}"
     names = ", ".join(model.name for model in matrix.models if model.name) or arguments.matrix
     print(f"{names} on {on.name}: {made.total} kernels, {made.wheels} of them in installed wheels; "
@@ -78,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if made.failed or made.lost else 0
 
 
-def _steps(arguments: argparse.Namespace) -> Callable[[Observer], None] | None:
+def _steps(arguments: argparse.Namespace, on: Target) -> Callable[[Observer], None] | None:
     """Return the launches of an engine's steps, of a config.json whose model an engine serves by rlk.
 
     None where operators or rows are chosen, and of a model that rlk.nn has not, or that has experts.
@@ -102,7 +103,7 @@ def _steps(arguments: argparse.Namespace) -> Callable[[Observer], None] | None:
     _, dtype = model_of_config(arguments.model_config, 1)
     given = {name: size for name in SIZES if (size := getattr(arguments, name)) is not None}
     steps = Steps(**{"context": model.max_position_embeddings, **given})
-    return partial(observe, model, TYPES[dtype], steps, arguments.tp or 1)
+    return partial(observe, model, TYPES[dtype], steps, arguments.tp or 1, on)
 
 
 def _matrix(arguments: argparse.Namespace) -> Matrix:

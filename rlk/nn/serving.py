@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from itertools import product
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +22,27 @@ import torch
 
 from rlk import ops
 from rlk.errors import RlkError
-from rlk.ir.tree import padded
 from rlk.nn.config import ModelConfig
 from rlk.nn.logits import head_logits
 from rlk.nn.products import column_linear, row_linear
 from rlk.ops import sampling
+from rlk.ops.attention import paged_attention_into
 from rlk.ops.gated import gated
 from rlk.ops.results import Support
 from rlk.runtime.binding.arguments import VECTOR
+from rlk.runtime.binding.invocation import Invocation, Tensors
 from rlk.runtime.binding.shape_buckets import class_of, representatives
 from rlk.runtime.call.dispatch import asked_for, dispatch
 from rlk.runtime.kernels.pool import pool
 from rlk.runtime.kernels.trace_cache import cached
-from rlk.runtime.prefetch import Observer, stand_in, started, unwritten
+from rlk.runtime.prefetch import Observer, chosen_for, stand_in, started, unwritten
 from rlk.schedule import user_table
-from rlk.schedule.attention import FILLED, LARGEST_STATES, MOST_ROWS, time_of_waves
-from rlk.schedule.heuristics import ROWS_ALONE
 from rlk.target.facts import Target
 
 logger = logging.getLogger("rlk.compile")
 VOCABULARY = 64  # an engine's embedding has a multiple of so many rows
-PIECE = 512  # keys of a piece of attention, whose states may run in parallel
+MOST_CALLS = 16  # of attention in a step that differ in more than its sizes
+TOKENS, SEQUENCES = "T", "B"  # axes of attention's queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Steps:
 
     tokens, sequences: the most of a step. context: the most tokens of a sequence. page: tokens of a page.
     pages: of the cache; None where it is not known yet. logprobs: whether those of the model's own logits
-    ("raw") or of what was drawn from ("processed") are asked for.
+    ("raw") or of what was drawn from ("processed") are asked for. adapters: their rank, 0 without.
     """
 
     context: int
@@ -58,6 +60,7 @@ class Steps:
     page: int = 16
     pages: int | None = None
     logprobs: str = "raw"
+    adapters: int = 0
 
     @property
     def tables(self) -> tuple[int, ...]:
@@ -81,21 +84,31 @@ class Steps:
         return (self.pages,) if self.pages is not None else (4097, 4096)
 
 
-def observe(model: ModelConfig, dtype: torch.dtype, steps: Steps, ranks: int, observer: Observer) -> None:
-    """Call `observer` with what steps of an engine launch, on one of so many ranks; repetitions included.
+def observe(
+    model: ModelConfig, dtype: torch.dtype, steps: Steps, ranks: int, on: Target, observer: Observer
+) -> None:
+    """Call `observer` with what steps of an engine launch on a target, on one of so many ranks.
 
-    dtype: of weights and activations. The sums over ranks are not among them. Raises LaunchError for a dense
-    model's options that an operator does not take.
+    dtype: of weights and activations. Calls may be repeated. The sums over ranks are not among them. Raises
+    LaunchError for a dense model's options that an operator does not take.
     """
     calls = _Calls(model, dtype, steps, ranks)
-    recorded = dispatch.recorded(lambda i, tensors: unwritten(i, tensors, observer))
+    seen: deque[tuple[Invocation, Tensors]] = deque(maxlen=MOST_CALLS)
+
+    def noted(invocation: Invocation, tensors: Tensors) -> None:
+        seen.append((invocation, tensors))
+        observer(invocation, tensors)
+
+    recorded = dispatch.recorded(lambda i, tensors: unwritten(i, tensors, noted))
     with torch.no_grad(), torch.device("cpu"), recorded:  # stand-ins take no memory of a device
         sequences = representatives(min(steps.tokens, steps.sequences))
         # the sampler first: it compiles longest, beside what else is lowered
-        for rows in {(n < ROWS_ALONE, n % VECTOR == 0): n for n in sequences}.values():
-            for options in product((True, False), repeat=4):
+        for options in product((True, False), repeat=4):
+            for rows in sequences:
                 calls.draw(rows, *options)
-        for rows, segments in calls.batches():
+        seen.clear()
+        calls.attention(steps.tokens, min(steps.tokens, steps.sequences))
+        for rows, segments in calls.batches(tuple(seen), on):
             calls.attention(rows, segments)
         for rows in sequences:
             calls.logprobs(rows)
@@ -142,6 +155,8 @@ class _Calls:
                 row_linear(y, w, self._bias(bias, hidden), m.leaves)
             else:
                 ops.matmul(y, w, leaves=m.leaves, part=(0, m.leaves // self.ranks))
+        if self.steps.adapters:
+            self.adapters(rows, heads * dim, keys * dim, wide)
         qkv = self.float(rows, (heads + 2 * keys) * dim)
         given: dict[str, Any] = {}
         if m.qk_norm:
@@ -153,6 +168,15 @@ class _Calls:
                 qkv, *self._cache(pages, keys), ids, cos=cos, sin=sin, position_ids=ids,
                 rotary_dim=None if rotated == dim else rotated, **given,
             )  # fmt: skip
+
+    def adapters(self, rows: int, queries: int, keys: int, wide: int) -> None:
+        """Call the two products of adapters of linear layers, of each weight with so many rows."""
+        hidden, rank = self.model.hidden_size, self.steps.adapters
+        layers = ((hidden, {queries, keys, wide}), (queries, {hidden}), (wide, {hidden}))
+        for length, columns in layers:
+            y = ops.matmul(self.float(rows, length), self.float(rank, length))
+            for each in sorted(columns):
+                ops.matmul(y, self.float(each, rank))
 
     def scores(self, rows: int) -> None:
         """Call the head, and the log-probs of a prompt's tokens."""
@@ -185,34 +209,23 @@ class _Calls:
         for support, heat, field in product(supports, (1.0,) if raw else (1.0, each), ("logp", "lse")):
             ops.logp(scores, ids, temperature=heat, support=support, needs=(field,))
 
-    def batches(self) -> Iterator[tuple[int, int]]:
+    def batches(self, largest: Iterable[tuple[Invocation, Tensors]], on: Target) -> Iterator[tuple[int, int]]:
         """Yield numbers of tokens and of sequences, one pair for each choice of attention's kernels.
 
-        What `rlk.schedule` reads of both: the mean queries of a sequence, whether tiles fill the device, the
-        size of the states of pieces, and which multiples of 16 there are.
+        largest: the calls of the largest step.
         """
-        m = self.model
-        keys = self.share(m.num_key_value_heads)
-        group = self.share(m.num_attention_heads) // keys
-        pieces = [-(-class_of(columns * self.steps.page) // PIECE) for columns in self.steps.tables]
+        chosen = [chosen_for(invocation, tensors, on) for invocation, tensors in largest]
+        sequences = _by_class(min(self.steps.tokens, self.steps.sequences))
         found: dict[object, tuple[int, int]] = {}
-        for tokens in representatives(self.steps.tokens):
-            for sequences in representatives(min(tokens, self.steps.sequences)):
-                rows, segments = class_of(tokens), class_of(sequences)
-                mean = max(1, group * rows // segments)
-                states = 4 * keys * group * rows * (m.head_dim + 2)
-                waves = [
-                    time_of_waves(keys * segments, mean, tile) for tile in (MOST_ROWS, 3 * MOST_ROWS // 2)
-                ]
-                facts = (
-                    min(padded(mean), 2 * MOST_ROWS),
-                    keys * segments * -(-mean // MOST_ROWS) < FILLED,
-                    *(states * count <= LARGEST_STATES for count in pieces),
-                    mean > MOST_ROWS and waves[0] <= waves[1],
-                    *(n * tokens % VECTOR == 0 for n in (1, group, keys * group)),
-                    sequences % VECTOR == 0,
-                )
-                found[facts] = tokens, sequences
+        for most, tokens in _by_class(self.steps.tokens).items():
+            for longest, segments in sequences.items():
+                if segments[0] > tokens[-1]:
+                    continue
+                sizes = {TOKENS: min(most, self.steps.tokens), SEQUENCES: min(longest, self.steps.sequences)}
+                choices = tuple(each(sizes) for each in chosen)
+                for pair in product(tokens, segments):
+                    if pair[1] <= pair[0]:
+                        found[choices, *(gcd(size, VECTOR) for size in pair)] = pair
         yield from found.values()
 
     def attention(self, rows: int, sequences: int) -> None:
@@ -225,8 +238,8 @@ class _Calls:
         windows = sorted({w is not None for w in m.windows})
         for pages, columns, window in product(self.steps.caches, self.steps.tables, windows):
             table = torch.zeros(sequences, columns, dtype=torch.int32)
-            ops.paged_attention(
-                q, *self._cache(pages, keys), table, lengths, edges,
+            paged_attention_into(
+                torch.empty_like(q), q, *self._cache(pages, keys), table, lengths, edges,
                 scale=m.attention_scale, window=1 if window else None, softcap=m.attention_softcap,
             )  # fmt: skip
 
@@ -242,6 +255,14 @@ class _Calls:
         made = torch.empty(pages, keys, self.steps.page, 2 * self.model.head_dim, dtype=self.dtype)
         keys_of, values_of = made.transpose(1, 2).chunk(2, -1)
         return keys_of, values_of
+
+
+def _by_class(most: int) -> dict[int, list[int]]:
+    """Return the representatives of sizes up to `most`, by their class."""
+    found: dict[int, list[int]] = {}
+    for size in representatives(most):
+        found.setdefault(class_of(size), []).append(size)
+    return found
 
 
 # --- preparing ----------------------------------------------------------------------------------------------
@@ -274,7 +295,7 @@ def prepare(
     def make() -> Prepared:
         say("preparing the kernels of steps of up to %d tokens", steps.tokens)
         entries, failed = set(), []
-        for future, name in started(partial(observe, model, dtype, steps, ranks), on).items():
+        for future, name in started(partial(observe, model, dtype, steps, ranks, on), on).items():
             try:
                 entries.add(str(future.result()))
             except RlkError as error:

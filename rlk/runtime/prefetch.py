@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from rlk.runtime.call import entry as calls
 from rlk.runtime.call.dispatch import (
     Decision,
     asked_for,
+    chosen_alike,
     coded,
     cpu_target,
     decide,
@@ -267,6 +268,31 @@ def prepared(invocation: Invocation, model: MathModel, tensors: Tensors, on: Tar
     code, emitted = lowered_code(request), text_of(request)
     started: Future[Any] = obtain_later(code.key(on), lambda: emitted, label=code.program.name)
     return started
+
+
+def chosen_for(
+    invocation: Invocation, tensors: Tensors, on: Target
+) -> Callable[[Mapping[str, int]], Hashable]:
+    """Return a function of axes' extents that differs where other code is chosen, alignment aside.
+
+    Extents are at most those of the tensors, on any device, which may have nothing written to them.
+    """
+    look_up(invocation, {}, on)
+    into = (d for d in outputs_of(invocation) if d.name in invocation.into)
+    decls = (*(d for d in inputs_of(invocation) if d.role is Role.IN), *into)
+
+    def chosen(extents: Mapping[str, int]) -> Hashable:
+        given = dict(tensors)
+        for decl in decls:
+            for dim, axis in enumerate(decl.type.axes):
+                if axis.name in extents:
+                    given[decl.name] = given[decl.name].narrow(dim, 0, extents[axis.name])
+        sizes = sizes_of(invocation, geometry_of(invocation, given))
+        entries = entries_of(invocation, on, sizes)
+        model = invocation.math or on.softmax
+        return chosen_alike(invocation, model, sizes, on, asked_for(on), entries, kept=True)
+
+    return chosen
 
 
 def _done(path: Path | None) -> Future[Path | None]:

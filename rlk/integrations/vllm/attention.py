@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -19,9 +21,16 @@ from vllm.v1.attention.backend import (
 from vllm.v1.attention.backends.utils import get_kv_cache_layout
 
 from rlk import ops
+from rlk.env import Env
 from rlk.integrations.tensors import no_form
 from rlk.integrations.vllm.hooks import PEER, hook
 from rlk.ops.attention import paged_attention_into
+from rlk.ops.heads import WRITTEN
+from rlk.runtime.binding.arguments import VECTOR
+from rlk.runtime.binding.invocation import Tensors
+from rlk.runtime.call.dispatch import dispatch
+from rlk.runtime.call.entry import observing
+from rlk.runtime.call.tape import Call, taped
 
 NAME = "CUSTOM"
 _attention = hook("attention", "AttentionImpl.forward")
@@ -43,7 +52,8 @@ class Heads:
 class PagedMetadata(AttentionMetadata):
     """The tokens of a step: the arguments of `rlk.ops.paged_attention`, and the slots of new keys.
 
-    Its tensors are vLLM's own buffers, which a CUDA graph reads at each replay.
+    Its tensors are vLLM's own buffers, which a CUDA graph reads at each replay. bound: calls that a layer
+    made in this step, which others repeat with their own tensors.
     """
 
     tokens: int
@@ -51,6 +61,57 @@ class PagedMetadata(AttentionMetadata):
     context_lens: torch.Tensor
     block_table: torch.Tensor
     slots: torch.Tensor
+    bound: dict[object, Bound] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """The bound calls of a layer's attention, with what all layers of a step give them."""
+
+    write: Call
+    read: Call
+
+    @staticmethod
+    def of(calls: list[Call], own: Iterable[torch.Tensor]) -> Bound | None:
+        """Return recorded calls without the arguments of their layer, whose tensors are `own`.
+
+        None where a call was not recorded, or another argument is in the memory of one of them.
+        """
+        others = [{n: t for n, t in call.tensors.items() if n not in OWN} for call in calls]
+        places = {_address(t) for t in own}
+        if len(calls) != 2 or any(_address(t) in places for each in others for t in each.values()):
+            return None
+        return Bound(*(replace(c, tensors=each, made={}) for c, each in zip(calls, others, strict=True)))
+
+
+KEYS, VALUES = ((name, WRITTEN[name]) for name in ("k_cache", "v_cache"))
+"""The arguments of calls that are a layer's cache, as it is read and as it is written."""
+OWN = {"qkv", "q_weight", "k_weight", "o", *KEYS, *VALUES}
+"""The arguments of calls that are a layer's own."""
+
+
+def _address(t: torch.Tensor) -> int:
+    return t.untyped_storage().data_ptr()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pages:
+    """The keys and the values [pages, page, Hk, E] of a layer's cache; lie: how they lie in memory."""
+
+    cache: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    lie: object
+
+
+def repeats(x: torch.Tensor) -> bool:
+    """Return whether layers may repeat the calls of another: on a device, if nothing looks at arguments."""
+    return on_a_device(x) and not observing() and dispatch.recorder is None and not Env.current().check
+
+
+def on_a_device(x: torch.Tensor) -> bool:
+    """Return whether operators leave offsets and pages to kernels: those on the host are looked at."""
+    return x.is_cuda
 
 
 class Builder(AttentionMetadataBuilder[PagedMetadata]):
@@ -104,6 +165,7 @@ class Paged(AttentionImpl[PagedMetadata]):
         self.kv_cache_dtype = kv_cache_dtype
         self.window, self.softcap = sliding_window, logits_soft_cap or None
         self.heads: Heads | None = None
+        self.pages: Pages | None = None
 
     def forward(
         self,
@@ -153,19 +215,59 @@ class Paged(AttentionImpl[PagedMetadata]):
             return
         m, at = attn_metadata, self.heads
         assert at is not None
-        keys, values = kv_cache.transpose(1, 2).chunk(2, -1)
-        given: dict[str, Any] = {}
+        pages = self._pages(kv_cache)
+        own = {"qkv": qkv[: m.tokens], "o": output[: m.tokens]}
         if at.q_norm is not None:
-            norm = at.q_norm
-            given = {"q_weight": norm.weight, "k_weight": at.k_norm.weight, "profile": norm.PROFILE}
-            given["eps"] = norm.variance_epsilon
+            own |= {"q_weight": at.q_norm.weight, "k_weight": at.k_norm.weight}
+        if not repeats(qkv):
+            self._attend(own, positions, pages, m)
+            return
+        sizes = [(t.shape, t.stride(), t.data_ptr() % VECTOR) for t in own.values()]
+        key = (self.alike, pages.lie, *sizes)
+        bound = m.bound.get(key)
+        if bound is None:
+            with taped() as calls:
+                self._attend(own, positions, pages, m)
+            if (found := Bound.of(calls, (*own.values(), kv_cache))) is not None:
+                m.bound[key] = found
+            return
+        read = {"o": own.pop("o").view(m.tokens, self.num_kv_heads, -1, self.head_size)}
+        own["qkv"] = own["qkv"].view(m.tokens, -1, self.head_size)
+        caches = dict.fromkeys(KEYS, pages.keys) | dict.fromkeys(VALUES, pages.values)
+        bound.write.run(bound.write.tensors | own | caches, bound.write.scalars)
+        bound.read.run(bound.read.tensors | read | caches, bound.read.scalars)
+
+    def _attend(self, own: Tensors, positions: torch.Tensor, pages: Pages, m: PagedMetadata) -> None:
+        """Call the operators of `attend`. own: the arguments that are the layer's."""
+        at = self.heads
+        assert at is not None
+        given: dict[str, Any] = {name: t for name, t in own.items() if name.endswith("_weight")}
+        if at.q_norm is not None:
+            given |= {"profile": at.q_norm.PROFILE, "eps": at.q_norm.variance_epsilon}
         dim = 2 * at.cos.shape[-1]
         q = ops.cache_qkv(
-            qkv[: m.tokens], keys, values, m.slots[: m.tokens], cos=at.cos, sin=at.sin,
+            own["qkv"], pages.keys, pages.values, m.slots[: m.tokens], cos=at.cos, sin=at.sin,
             position_ids=positions[: m.tokens], interleaved=at.interleaved,
             rotary_dim=None if dim == self.head_size else dim, **given,
         )  # fmt: skip
-        self._read(output[: m.tokens].unflatten(-1, (self.num_heads, -1)), q, keys, values, m)
+        self._read(own["o"].unflatten(-1, (self.num_heads, -1)), q, pages.keys, pages.values, m)
+
+    @cached_property
+    def alike(self) -> object:
+        """The options of a layer's attention: equal ones make calls that differ in their tensors alone."""
+        at = self.heads
+        assert at is not None
+        norm = None if at.q_norm is None else (at.q_norm.PROFILE, at.q_norm.variance_epsilon)
+        options = (self.num_heads, self.num_kv_heads, self.head_size, self.scale, self.window, self.softcap)
+        return (*options, norm, at.interleaved, at.cos.data_ptr(), at.sin.data_ptr())
+
+    def _pages(self, kv_cache: torch.Tensor) -> Pages:
+        """Return the keys and values of a cache, which a layer is given at every step."""
+        if self.pages is None or self.pages.cache is not kv_cache:
+            keys, values = kv_cache.transpose(1, 2).chunk(2, -1)
+            lie = (kv_cache.shape, kv_cache.stride(), kv_cache.dtype, kv_cache.data_ptr() % VECTOR)
+            self.pages = Pages(kv_cache, keys, values, lie)
+        return self.pages
 
     def _read(
         self, out: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, m: PagedMetadata

@@ -20,9 +20,10 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def plain(weight: Any) -> Any:
-    """Return a parameter of vLLM as a tensor of torch's own class, on the same memory; None as it is.
+    """Return a parameter of vLLM as a tensor of torch's own class, in the same memory; None as it is.
 
-    Its class answers `__torch_function__`, which torch would ask in every step of a call.
+    vLLM's parameters handle every access to an attribute in Python, and operators of rlk would go through
+    torch's dispatcher for them: 100 us of the host in place of 17.
     """
     if weight is None or type(weight) in PLAIN:
         return weight

@@ -135,10 +135,11 @@ def _prepare(config: Any, found: Any, device: Any) -> None:
 def steps_of(config: Any) -> Steps:
     """Return the sizes of an engine's steps, from a VllmConfig."""
     scheduler, cache, model = config.scheduler_config, config.cache_config, config.model_config
+    lora = config.lora_config
     return Steps(
         context=model.max_model_len, tokens=scheduler.max_num_batched_tokens,
         sequences=scheduler.max_num_seqs, page=cache.block_size, pages=cache.num_gpu_blocks,
-        logprobs=model.logprobs_mode.partition("_")[0],
+        logprobs=model.logprobs_mode.partition("_")[0], adapters=lora.max_lora_rank if lora else 0,
     )  # fmt: skip
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import SamplingParams
@@ -24,6 +25,7 @@ from rlk.ops.results import Support
 SUPPORTS = hook("supports", "LogprobsProcessor._update_sample_logprobs")
 SUPPORTS_ATTRIBUTE = "rlk_supports"
 """The attribute of vLLM's objects that has a request's supports: threshold, ties and last of each draw."""
+FLOAT = 4  # bytes of an f32 and an i32
 COLUMNS, MARK = 2, -2
 """How many columns a support has behind log-probs, and the largest id that says so, in the last of them."""
 
@@ -41,11 +43,7 @@ def support_of(output: CompletionOutput) -> Support:
     if kept is None:
         instead = 'give SamplingParams(logprobs=0) to LLM(quantization="rlk")'
         raise no_form(PEER, "an output without supports", instead)
-    rows = kept[: len(output.token_ids)]
-    threshold = torch.tensor([row.threshold for row in rows], dtype=torch.float32)
-    ties = torch.tensor([row.ties for row in rows], dtype=torch.int32)
-    last = torch.tensor([row.last for row in rows], dtype=torch.int32)
-    return Support(threshold, ties, last)
+    return kept.support(len(output.token_ids))
 
 
 def packed_support(outputs: Sequence[RequestOutput]) -> Support:
@@ -80,40 +78,48 @@ def columns_of(support: Support) -> tuple[Columns, Columns]:
     return (support.last[:, None], (MARK - support.ties)[:, None]), (threshold, threshold)
 
 
-class Row(NamedTuple):
-    """The support of one draw; its threshold has the value of an f32."""
+class Rows:
+    """The supports of a request's draws as rows of bytes: an engine's step reads none of their numbers."""
 
-    threshold: float
-    ties: int
-    last: int
+    __slots__ = ("ids", "numbers")
 
+    def __init__(self, ids: list[bytes], numbers: list[bytes]) -> None:
+        self.ids, self.numbers = ids, numbers
 
-def split_support_columns(given: LogprobsLists) -> tuple[LogprobsLists, list[Row]] | None:
-    """Return log-probs without the columns of supports, and these; None where there are none.
+    def __len__(self) -> int:
+        return len(self.ids)
 
-    A step of an engine does this for each request by itself: the rows are lists of Python numbers, which for
-    the usual one row take half of the time that NumPy's functions do.
-    """
-    ids, numbers, ranks, counts = given
-    width = ids.shape[-1] - COLUMNS
-    if width < 1:
-        return None
-    columns = ids[:, width:].tolist()
-    if any(mark > MARK for _, mark in columns):
-        return None
-    supports = [
-        Row(threshold, MARK - mark, last)
-        for threshold, (last, mark) in zip(numbers[:, width].tolist(), columns, strict=True)
-    ]
-    return LogprobsLists(ids[:, :width], numbers[:, :width], ranks, counts), supports
+    def last(self, count: int) -> Rows:
+        """Return the last draws."""
+        return Rows(self.ids[-count:], self.numbers[-count:])
+
+    def support(self, count: int) -> Support:
+        """Return the supports of the first draws, on the host."""
+        ends = b"".join(row[-COLUMNS * FLOAT :] for row in self.ids[:count])
+        thresholds = b"".join(row[-FLOAT:] for row in self.numbers[:count])
+        ids = torch.from_numpy(np.frombuffer(ends, np.int32).reshape(-1, COLUMNS).copy())
+        threshold = torch.from_numpy(np.frombuffer(thresholds, np.float32).copy())
+        return Support(threshold, MARK - ids[:, 1], ids[:, 0].clone())
 
 
 def update(self: Any, logprobs_lists: LogprobsLists) -> None:
-    """Take the log-probs of drawn tokens, and their supports where rlk drew them."""
-    if (found := split_support_columns(logprobs_lists)) is not None:
+    """Take the log-probs of drawn tokens, and their supports where rlk drew them.
+
+    A step of an engine does this for each request by itself, with the usual one row.
+    """
+    ids, numbers, ranks, counts = logprobs_lists
+    width = ids.shape[-1] - COLUMNS
+    if width > 0 and len(ids) and ids.item(-1) <= MARK:
         SUPPORTS.count()
-        logprobs_lists, supports = found
-        vars(self).setdefault(SUPPORTS_ATTRIBUTE, []).extend(supports)
+        state = vars(self)
+        kept = state.get(SUPPORTS_ATTRIBUTE)
+        if kept is None:
+            kept = state[SUPPORTS_ATTRIBUTE] = Rows([], [])
+        rows = zip(ids, numbers, strict=True) if len(ids) > 1 else ((ids, numbers),)
+        for row, values in rows:
+            kept.ids.append(row.tobytes())
+            kept.numbers.append(values.tobytes())
+        logprobs_lists = LogprobsLists(ids[:, :width], numbers[:, :width], ranks, counts)
     SWAP.original(UPDATE)(self, logprobs_lists)
 
 
@@ -122,9 +128,9 @@ def completion(self: Any, token_ids: list[int], finish_reason: Any, stop_reason:
     made = SWAP.original(COMPLETION)(self, token_ids, finish_reason, stop_reason)
     kept = getattr(self.logprobs_processor, SUPPORTS_ATTRIBUTE, None)
     if kept is not None:
-        # an output with all tokens so far shares the list, as it shares the ids
+        # an output with all tokens so far shares the rows, as it shares the ids
         whole = len(made.token_ids) == len(kept)
-        setattr(made, SUPPORTS_ATTRIBUTE, kept if whole else kept[-len(made.token_ids) :])
+        setattr(made, SUPPORTS_ATTRIBUTE, kept if whole else kept.last(len(made.token_ids)))
     return made
 
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from vllm.v1.sample.ops.penalties import _convert_to_tensors
 from vllm.v1.worker.gpu.input_batch import get_num_sampled_and_rejected
 from vllm.v1.worker.gpu.metrics.logits import get_num_nans
 from vllm.v1.worker.gpu.sample import sampler as v2
-from vllm.v1.worker.gpu.sample.logprob import compute_topk_scores
+from vllm.v1.worker.gpu.sample.logprob import _ranks_kernel, compute_topk_scores
 from vllm.v1.worker.gpu.sample.output import SamplerOutput as SamplerOutputV2
 from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
 
@@ -43,6 +44,8 @@ SAMPLE = hook("sample", "Sampler.forward (V1), Sampler.__call__ (V2)")
 PROMPT = hook("prompt_logprobs", "Sampler.compute_logprobs (V1), PromptLogprobsWorker (V2)")
 REQUEST_ID = 0
 """Of every request, beside its seed, in the counter of a draw: a request of a seed has one stream."""
+RANKED = 8192
+"""Scores that vLLM's kernel compares at a time."""
 
 
 # --- drawing ------------------------------------------------------------------------------------------------
@@ -80,20 +83,29 @@ class Drawn(NamedTuple):
 def draw(scores: torch.Tensor, options: Options) -> Drawn:
     """Draw a token from each row of scores [B, V], which no other row changes.
 
-    Log-probs of greedy rows are, as in vLLM, under temperature 1 and every token.
+    Log-probs of greedy rows are, as in vLLM, under temperature 1 and every token. A row without a finite
+    score, or with +inf, from which `rlk.ops.sample` draws nothing, has token 0: as with vLLM's own sampler
+    the request goes on, and its log-probs, which are NaN, say so. An index of -1 would end the engine.
     """
     random_key: dict[str, Any] = {"seed": options.seed, "position": options.position}
-    random_key["request_id"] = torch.full_like(options.seed, REQUEST_ID)
+    random_key["request_id"] = _request_ids(len(options.seed), options.seed.device)
     given = (options.temperature, options.top_k, options.top_p, options.min_p)
     made = sampling.draw(
         scores, random_key, *(off if x is None else x for x, off in zip(given, OFF, strict=True))
     )
+    token = made.token.clamp_(min=0)
     if not options.greedy:
-        return Drawn(made.token, options.temperature, made.support)
+        return Drawn(token, options.temperature, made.support)
     assert options.temperature is not None
     best = options.temperature == 0
     every = Support(*(torch.where(best, x, own) for x, own in zip((-inf, 0, -1), made.support, strict=True)))
-    return Drawn(made.token, torch.where(best, 1.0, options.temperature), every)
+    return Drawn(token, torch.where(best, 1.0, options.temperature), every)
+
+
+@cache
+def _request_ids(rows: int, device: torch.device) -> torch.Tensor:
+    """Return REQUEST_ID for each row, which nothing writes."""
+    return torch.full((rows,), REQUEST_ID, dtype=torch.int64, device=device)
 
 
 OFF = (1.0, 0, 1.0, 0.0)
@@ -137,7 +149,11 @@ class Scored:
     def rank(self, ids: torch.Tensor) -> torch.Tensor:
         """Return how many tokens are as likely as one of each row, or likelier, itself included."""
         held = self._masked_to_support(self.scores)
-        return (held >= held.gather(1, ids[:, None])).sum(-1)
+        if not held.is_cuda:
+            return (held >= held.gather(1, ids[:, None])).sum(-1)
+        made = torch.empty_like(ids)
+        _ranks_kernel[(len(ids),)](made, held, held.stride(0), ids, held.shape[1], BLOCK_SIZE=RANKED)
+        return made
 
     def matrix(self, logprobs: bool) -> torch.Tensor:
         """Return the log-probs of all tokens, or what they are made of: scores by temperature, f32 [B, V]."""
@@ -347,9 +363,8 @@ class SamplerV2(v2.Sampler):  # type: ignore[misc]
         at, rows, mode = input_batch, input_batch.idx_mapping_np, self.logprobs_mode
         nans = get_num_nans(logits) if self.compute_nans else None
         wanted = self.returns_logprobs(rows)
-        position = at.positions[at.logits_indices]
-        scores = self._scores(logits, at, position, wanted and mode.startswith("raw"))
-        options = self._options(at, position)
+        scores = self._scores(logits, at, wanted and mode.startswith("raw"))
+        options = self._options(at)
         drawn = draw(scores, options)
         made = None
         if wanted:
@@ -360,7 +375,7 @@ class SamplerV2(v2.Sampler):  # type: ignore[misc]
         )  # fmt: skip
         return SamplerOutputV2(drawn.token[:, None], made, nans, sampled, rejected)
 
-    def _scores(self, logits: torch.Tensor, at: Any, position: torch.Tensor, keep: bool) -> torch.Tensor:
+    def _scores(self, logits: torch.Tensor, at: Any, keep: bool) -> torch.Tensor:
         """Return what is drawn from before temperature, f32; keep: the logits stay as they are."""
         scores = logits.float()
         which, rows = at.expanded_idx_mapping, at.idx_mapping_np
@@ -369,6 +384,7 @@ class SamplerV2(v2.Sampler):  # type: ignore[misc]
         if keep and (biased or worded) and scores.data_ptr() == logits.data_ptr():
             scores = scores.clone()  # vLLM writes into it
         if biased:
+            position = at.positions[at.logits_indices]
             self.logit_bias_state.apply_logit_bias(scores, which, rows, position)
         penalties = self.penalties_state
         if penalties.use_penalty[rows].any():
@@ -382,13 +398,13 @@ class SamplerV2(v2.Sampler):  # type: ignore[misc]
             self.bad_words_state.apply_bad_words(scores, which, rows, ids, at.expanded_local_pos)
         return scores
 
-    def _options(self, at: Any, position: torch.Tensor) -> Options:
+    def _options(self, at: Any) -> Options:
         states, which, rows = self.sampling_states, at.expanded_idx_mapping, at.idx_mapping_np
         top_k, top_p = states.get_top_k_top_p(which, rows)
         heated = (states.temperature.np[rows] != 1.0).any()
         return Options(
             seed=states.seeds.gpu[which],
-            position=position + 1,
+            position=at.seq_lens[: at.num_reqs],  # of the token behind the last one; a row for each request
             temperature=states.temperature.gpu[which] if heated else None,
             top_k=top_k,
             top_p=top_p,

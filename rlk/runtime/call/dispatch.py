@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from rlk.backends.registry import (
 from rlk.cache import CacheKey
 from rlk.digest import digest
 from rlk.env import Env
-from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.errors import Code, LaunchError, RlkError, UnsupportedError
 from rlk.ir.nodes import MathModel, Program, Role
 from rlk.ir.numerics import Tier
 from rlk.ir.text import print_program
@@ -36,7 +36,8 @@ from rlk.runtime.binding.arguments import (
     Geometry,
     output_shape,
 )
-from rlk.runtime.binding.candidates import bound_for, entries_of, formed, lowered_by, sooner_of
+from rlk.runtime.binding.candidates import bound_for, entries_of, formed, forms, lowered_by, sooner_of
+from rlk.runtime.binding.guards import Choice, traced_choice
 from rlk.runtime.binding.host_stub import (
     compose,
     divisible,
@@ -67,6 +68,7 @@ from rlk.runtime.kernels.loader import Interpreter, interpret, load
 from rlk.runtime.kernels.trace_cache import (
     Compiled,
     Outline,
+    known_choice,
     known_code,
     known_interface,
     known_outline,
@@ -82,6 +84,7 @@ from rlk.target.facts import HOPPER, TARGETS, Target, target
 Made = TypeVar("Made")
 Lowered = tuple[Program, Signature, Schedules, Emitted]
 MOST_SHAPES = 4096  # bound calls that are kept; the oldest are dropped together
+MOST_CHOICES = 256  # of calls that differ in their dynamic extents alone
 MOST_TEXTS = 64  # programs and texts likewise: large, and seldom asked for once their kernels are there
 
 
@@ -398,11 +401,54 @@ def requested(
 ) -> Request:
     """Return what decides the code of a call; arguments as `lowered` takes them, `kept` as a request's."""
     sizes = sizes_of(invocation, geometry)
-    found = dispatch.remembered(_outline, invocation, model, sizes, on, schedules, kept)
-    aligned = divisible(found.program, invocation, geometry, tensors, found.call)
     asked = (backend,) if isinstance(backend, str) else backend or _asked(on, tensors)
     entries = entries_of(invocation, on, sizes) if schedules is None else ()
+    if schedules is None:
+        sizes = chosen_alike(invocation, model, sizes, on, asked, entries, kept)
+    found = dispatch.remembered(_outline, invocation, model, sizes, on, schedules, kept)
+    aligned = divisible(found.program, invocation, geometry, tensors, found.call)
     return Request(invocation, model, sizes, on, schedules, asked, aligned, entries, kept)
+
+
+def chosen_alike(
+    invocation: Invocation, model: MathModel, sizes: Sizes, on: Target, asked: tuple[str, ...],
+    entries: Entries, kept: bool,
+) -> Sizes:  # fmt: skip
+    """Return the sizes of which forms and schedules are chosen as for these: the first ones seen.
+
+    asked, entries, kept: as in a request.
+    """
+    static = dict(sizes.static)
+    dynamic = {axis: size for axis, size in sizes.extents if axis not in static}
+    rest = replace(sizes, extents=sizes.static)
+    found = dispatch.remembered(_choices, invocation, model, rest, on, asked, entries)
+
+    def of(extents: Mapping[str, int]) -> Sizes:
+        return replace(sizes, extents=tuple(sorted({**static, **extents}.items())))
+
+    def decided(extents: Mapping[str, int]) -> object:
+        among = tuple(dict.fromkeys((*asked, complete().name)))  # the complete one runs what others refuse
+        made = forms(invocation, model, of(extents), on, among)
+        return tuple((form.backend, form.schedules) for form in made)
+
+    def make() -> Choice:
+        return traced_choice(dynamic, decided)
+
+    choice = next((each for each in found if each.holds(dynamic)), None)
+    while choice is None and len(found) < MOST_CHOICES:
+        try:
+            call = (invocation, model, sizes, on, asked, entries, len(found))
+            made = known_choice(*call, make) if kept else make()
+        except RlkError:  # which is raised where the call is lowered
+            return sizes
+        found.append(made)
+        choice = made if made.holds(dynamic) else None
+    return sizes if choice is None else of(dict(choice.extents))
+
+
+def _choices(*call: Hashable) -> list[Choice]:
+    """Return the choices that are known of calls that differ in their dynamic extents alone: none yet."""
+    return []
 
 
 def _outline(

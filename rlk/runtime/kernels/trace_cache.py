@@ -28,6 +28,7 @@ from rlk.lang.op import Vjp
 from rlk.lang.reads import digest_of
 from rlk.lower.common.emitted import CallArg
 from rlk.resources import templates
+from rlk.runtime.binding.guards import Choice
 from rlk.runtime.binding.invocation import Interface, Invocation, operator_of
 from rlk.runtime.binding.shape_buckets import Sizes
 from rlk.runtime.kernels import build
@@ -228,6 +229,31 @@ def known_outline(
 def of_sizes(sizes: Sizes) -> list[Any]:
     """Return what names sizes, beside what names an invocation."""
     return [sizes.static, sizes.extents, sizes.split, sorted(sizes.strided)]
+
+
+def known_choice(
+    invocation: Invocation, model: MathModel, sizes: Sizes, on: Target, asked: tuple[str, ...],
+    entries: Entries, number: int, make: Callable[[], Choice],
+) -> Choice:  # fmt: skip
+    """Return a choice of code by its number: as an earlier process made it, or made now and kept.
+
+    sizes: of which the classes of dynamic extents are not read.
+    """
+    name = name_of(invocation)
+    if name is None or any(of_name(each).choosing is None for each in asked):
+        return make()
+
+    def write(found: Choice) -> dict[str, Any]:
+        return {"steps": found.steps, "extents": found.extents}
+
+    def read(kept: dict[str, Any]) -> Choice:
+        steps = ((str(operation), a, b) for operation, a, b in kept["steps"])
+        return Choice(tuple(steps), tuple((str(axis), int(size)) for axis, size in kept["extents"]))
+
+    axes = [axis for axis, _ in sizes.extents]
+    known = [name, model.value, [sizes.static, axes, sizes.split, sorted(sizes.strided)]]
+    told = [entry.facts for entry in entries]
+    return cached("choice", on, [*known, asked, told, number], make, write, read)
 
 
 @dataclass(frozen=True, slots=True)
