@@ -9,6 +9,7 @@ from rlk.ir.verify import verify
 from rlk.passes.expand import expand
 from rlk.passes.kernel_split import cut
 from rlk.passes.mask import mask
+from rlk.passes.nearest import nearest
 from rlk.passes.pack_gqa import one_axis_of_rows
 from rlk.passes.piecewise_launch import sweep
 from rlk.passes.rewrite import each
@@ -76,8 +77,8 @@ def _canonical(program: Program, after: str | None, apart: frozenset[str]) -> Pr
 
 
 def specialize(program: Program, extents: Mapping[str, int], softmax: MathModel) -> Program:
-    """Return the program that a signature runs: static extents and math models bound."""
-    bound = each(program, lambda k: bind_math(bind_extents(k, extents), softmax))
+    """Return the program that a signature runs: static extents and math models bound, integers by sums."""
+    bound = each(program, lambda k: nearest(bind_math(bind_extents(k, extents), softmax)))
     return each(bound, simplify)
 
 

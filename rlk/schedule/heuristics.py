@@ -13,11 +13,12 @@ from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type
 from rlk.passes.rotation import windows
 from rlk.passes.rows_beside import name_of
-from rlk.passes.walk import walk
+from rlk.passes.walk import backward_slice, walk
 from rlk.schedule.attention import fused_attention, parallel_pieces, rows_axis
 from rlk.schedule.attention import variety as attention_variety
 from rlk.schedule.axes import Roles, kind, roles, types_of
 from rlk.schedule.entries import Facts, row_class
+from rlk.schedule.rows import carried_columns
 from rlk.schedule.schedule import Schedule, Span
 from rlk.schedule.triton_table import UNEVEN_DEPTH, Tiling, tabled
 from rlk.target.facts import Target
@@ -38,6 +39,8 @@ THREADS = 1024  # the most of a program
 LONGEST_LANE = 64  # elements of a row that a lane has
 WIDEST_LANE = 32  # elements of a lane that has a row, the next ones and a sum of them: with more it spills
 SUMMED_VECTOR, SUMMED_ROWS = 8, 8  # of sums of rows: elements of a lane, and rows whose loads are in flight
+GATHERED_REGISTERS = 128  # of a thread where chunks are read at loaded indices: 16 warps an SM
+FEW_WARPS = 4  # of a row with one sum after the other: each waits for all of its warps
 SHARED_STATE = False  # whether columns of a carried matrix share a program: until it is timed
 WIDEST_STATE = 64  # columns that a program has of a carried matrix
 LONGEST_STATE = 256  # elements of such a column: two lanes for each
@@ -405,7 +408,38 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
     least = min(THREADS, held // LONGEST_LANE) // target.warp  # a row of 32768 by 8 warps spills
     threads = SQUARE_THREADS if target.vendor == "amd" or _loops(kernel) else SQUARE_THREADS_ALONE
     placed = threads // target.warp if many else max(warps(held), padded(least))
-    return Schedule(tiles=tuple(sorted(tiles.items())), warps=placed)
+    chosen = Schedule(tiles=tuple(sorted(tiles.items())), warps=placed)
+    if target.vendor != "nvidia":
+        return chosen
+    if _gathers(kernel):
+        return replace(chosen, levels=True, registers=GATHERED_REGISTERS)
+    return replace(chosen, warps=min(placed, FEW_WARPS), late=True) if _sums_in_turn(kernel) else chosen
+
+
+def _gathers(kernel: Kernel) -> bool:
+    """Return whether a loop over chunks loads several tiles at indices that it loaded."""
+    types = types_of(kernel)
+    lets = {let.value: let for let in walk(kernel.body)}
+    loops = [let.node for let in lets.values() if isinstance(let.node, Loop)]
+    for loop in loops:
+        own = {let.value: let for let in walk(loop.body)}
+        loads = {v: let.node for v, let in own.items() if isinstance(let.node, Load)}
+        chunks = [v for v in loads if any(a.part is Part.LANE for a in _axes(types[v]))]
+        at_loaded = [v for v in chunks if backward_slice(loads[v].index, own) & loads.keys()]
+        if len(at_loaded) > 1:
+            return True
+    return False
+
+
+def _sums_in_turn(kernel: Kernel) -> bool:
+    """Return whether a row outside of loops has a float sum of what depends on another one's."""
+    lets = {let.value: let for let in kernel.body.lets}
+    sums = {v for v, let in lets.items() if isinstance(let.node, Reduce) and let.node.order is not None}
+    return any(len(backward_slice((v,), lets) & sums) > 1 for v in sums) and not _loops(kernel)
+
+
+def _axes(type: Type) -> tuple[Axis, ...]:
+    return type.axes if isinstance(type, TileType) else ()
 
 
 def _columns_of_state(
@@ -413,22 +447,15 @@ def _columns_of_state(
 ) -> Axis | None:
     """Return the parallel axis of a vector or matrix that a recurrence carries, whose other axes are whole.
 
-    Sums over rows by pieces carry matrices too: those stay as they are. None where columns of matrices are
-    few: alone in its program each is ready sooner.
+    None where columns of matrices are few: alone in its program each is ready sooner.
     """
-    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
-    recurrences = [loop for loop in loops if loop.axis.piece is None and loop.axis.split is None]
-    states = [type.axes for loop in recurrences for type in loop.types]
-    last = found.parallel[-1] if found.parallel else None
-    if last is None or last.dynamic or last.over is not None or _held(found) > LONGEST_STATE:
-        return None
-    inside = [axis for axis, _ in found.inside]
-    if not any(last in axes and (not inside or any(axis in axes for axis in inside)) for axes in states):
+    last = carried_columns(kernel, found)
+    if last is None or _held(found) > LONGEST_STATE:
         return None
     columns = _extent(last, extents, 1)
     for axis in found.parallel[:-1]:
         columns *= row_class(extents.get(axis.name))
-    return last if not inside or (SHARED_STATE and columns > STATE_COLUMNS * target.cores) else None
+    return last if not found.inside or (SHARED_STATE and columns > STATE_COLUMNS * target.cores) else None
 
 
 def _state(columns: Axis, found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:

@@ -26,6 +26,7 @@ MERGE_WARPS = 8  # of a block that merges states of 32 rows
 MERGED = 16  # states of a thread, above which more warps share them
 MERGE_UNROLLED = 8  # steps whose loads are in flight together
 HOISTED_WARPS = 16  # of a block with hoisted loads: more would leave its threads too few registers
+HELD_OF_COLUMN = 32  # elements of a thread of a carried matrix's column: the next step's factors are beside them
 STEPS_AHEAD = 2  # prefetched steps of a loop over rows: two rows fill an SM's share of the bandwidth
 
 
@@ -69,6 +70,9 @@ def _placed(
     """Return a schedule with a thread-value layout of the given spans."""
     if not inside:
         return _elements(kernel, found, chosen, extents)
+    columns = carried_columns(kernel, found)
+    if columns is not None and len(inside) == 1:
+        return _carried(columns, *next(iter(inside.items())), extents)
     near = _contiguous(kernel, tuple(inside))
     if near is None:
         return _column_per_lane(kernel, found, inside, extents)
@@ -76,6 +80,36 @@ def _placed(
     if others and near.split is not None and near.part is Part.LANE:
         return _pieces(kernel, near, others[0], inside, extents)
     return _row_per_block(kernel, found, near, inside[near], extents)
+
+
+def carried_columns(kernel: Kernel, found: Roles) -> Axis | None:
+    """Return the parallel axis of a vector or matrix that a recurrence carries, whose other axes are whole.
+
+    Sums over rows by pieces carry matrices too: those stay as they are.
+    """
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    recurrences = [loop for loop in loops if loop.axis.piece is None and loop.axis.split is None]
+    states = [type.axes for loop in recurrences for type in loop.types]
+    last = found.parallel[-1] if found.parallel else None
+    if last is None or last.dynamic or last.over is not None:
+        return None
+    inside = [axis for axis, _ in found.inside]
+    carried = any(last in axes and (not inside or any(axis in axes for axis in inside)) for axes in states)
+    return last if carried else None
+
+
+def _carried(columns: Axis, inside: Axis, length: int, extents: Mapping[str, int]) -> Schedule:
+    """Return the schedule with columns of a carried matrix on the lanes of a warp.
+
+    A thread has as much of a column as fits beside the factors of two steps, which all lanes of a column's
+    place read: the sum over it has few steps between lanes.
+    """
+    apart = min(WARP, max(1, length // HELD_OF_COLUMN))
+    width = extents.get(columns.name, 1)
+    tile = min(WARP // apart, padded(extent_of(columns, width)))
+    placed = (Span(str(columns), 0, tile.bit_length() - 1), Span(str(inside), 0, apart.bit_length() - 1))
+    spans = tuple(span for span in placed if span.bits)
+    return Schedule(tiles=((str(columns), tile),) * (tile > 1), placed=spans, warps=1, stages=2)
 
 
 def _contiguous(kernel: Kernel, inside: tuple[Axis, ...]) -> Axis | None:

@@ -11,17 +11,21 @@ T = Axis("T", dynamic=True)
 N = Axis("N")
 F = DTypeVar("F", (bf16, f16, f32))
 LARGEST = 448.0  # of e4m3
+LEAST = 2.0**-119  # of a row's largest number: 448 / m is finite
 
 
 @op(nonempty=(N,))
 def fp8_rows(x: Tensor[F, T, N]) -> Outputs:
-    """scale = max |x| / 448 of a row; q = x / scale, rounded to e4m3.
+    """scale = m / 448, m = max |x| of a row; q = x (448 / m), rounded to e4m3. A row has one division.
 
-    A row of zeros has scale 0. A NaN stays one, and a row with an infinity has scale inf.
+    A row of numbers below 2**-119 has scale 0 and q = 0, as one of zeros. A NaN stays one, and a row with an
+    infinity has scale inf.
     """
     xf = x.to(f32)
-    scale = L.max(abs(xf), over=N) / LARGEST
-    return L.out(q=(xf / L.where(scale > 0.0, scale, 1.0)).to(e4m3), scale=scale)
+    m = L.max(abs(xf), over=N)
+    counts = m >= LEAST
+    scale, inverse = L.where(counts, m / LARGEST, 0.0), L.where(counts, LARGEST / m, 0.0)
+    return L.out(q=(xf * inverse).to(e4m3), scale=scale)
 
 
 def fp8_rows_float64(x: torch.Tensor) -> dict[str, torch.Tensor]:

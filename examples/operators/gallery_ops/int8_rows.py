@@ -10,17 +10,22 @@ from rlk.lang import Axis, DTypeVar, L, Outputs, Tensor, bf16, f16, f32, i8, op
 T = Axis("T", dynamic=True)
 N = Axis("N")
 F = DTypeVar("F", (bf16, f16, f32))
+LEAST = 2.0**-120  # of a row's largest number: 127 / m is finite
 
 
 @op(nonempty=(N,))
 def int8_rows(x: Tensor[F, T, N]) -> Outputs:
-    """scale = max |x| / 127 of a row; q = x / scale to the nearest integer, of two the even one.
+    """scale = m / 127, m = max |x| of a row; q = x (127 / m) to the nearest integer, of two the even one.
 
-    A row of zeros has scale 0. A NaN becomes 0, and a row with an infinity has scale inf and q = 0.
+    A row of numbers below 2**-120 has scale 0 and q = 0, as one of zeros. A NaN becomes 0, and a row with an
+    infinity has scale inf and q = 0. A row has one division: an element that is 1e-7 from a tie between two
+    integers may go to the other one.
     """
     xf = x.to(f32)
-    scale = L.max(abs(xf), over=N) / 127.0
-    return L.out(q=L.round(xf / L.where(scale > 0.0, scale, 1.0)).to(i8), scale=scale)
+    m = L.max(abs(xf), over=N)
+    counts = m >= LEAST
+    scale, inverse = L.where(counts, m / 127.0, 0.0), L.where(counts, 127.0 / m, 0.0)
+    return L.out(q=L.round(xf * inverse).to(i8), scale=scale)
 
 
 def int8_rows_float64(x: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -1,7 +1,7 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 519059d5f751f6a3
-schedule: tiles 1, 2 warps, 1 stages, unroll 1
+schedule: tiles 1, 2 warps, 1 stages, unroll 1, at most 128 registers, loads in levels
 schedule: tiles 1, 8 warps, 1 stages, unroll 1
 inputs:
   logp: f32 [T]
@@ -102,7 +102,31 @@ def portable_k3(x):
 
 
 @triton.jit
+def sums_over_s_lane(x, y):
+    # The sums over S.lane, halving: two terms at a time, so that no layout chooses.
+    x = tl.join(x, y)
+    x = tl.sum(tl.reshape(x, (2, 512, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 256, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 128, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 64, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 32, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 16, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 8, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 4, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 2, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 2)), 0)
+    return tl.split(x)
+
+
+@triton.jit
 def sum_over_s_lane(x):
+    # The add over S.lane: no order changes it.
+    x = tl.sum(x, 0)
+    return x
+
+
+@triton.jit
+def sum_over_s_lane_2(x):
     # The sum over S.lane, halving: two terms at a time, so that no layout chooses.
     x = tl.sum(tl.reshape(x, (2, 512)), 0)
     x = tl.sum(tl.reshape(x, (2, 256)), 0)
@@ -118,14 +142,33 @@ def sum_over_s_lane(x):
 
 
 @triton.jit
-def sum_over_s_lane_2(x):
-    # The add over S.lane: no order changes it.
+def sums_over_s_piece_lane(x, y):
+    # The sums over S_piece.lane, halving: two terms at a time, so that no layout chooses.
+    x = tl.join(x, y)
+    x = tl.sum(tl.reshape(x, (2, 2048, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 1024, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 512, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 256, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 128, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 64, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 32, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 16, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 8, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 4, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 2, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 2)), 0)
+    return tl.split(x)
+
+
+@triton.jit
+def sum_over_s_piece_lane(x):
+    # The add over S_piece.lane: no order changes it.
     x = tl.sum(x, 0)
     return x
 
 
 @triton.jit
-def sum_over_s_piece_lane(x):
+def sum_over_s_piece_lane_2(x):
     # The sum over S_piece.lane, halving: two terms at a time, so that no layout chooses.
     x = tl.sum(tl.reshape(x, (2, 2048)), 0)
     x = tl.sum(tl.reshape(x, (2, 1024)), 0)
@@ -139,13 +182,6 @@ def sum_over_s_piece_lane(x):
     x = tl.sum(tl.reshape(x, (2, 4)), 0)
     x = tl.sum(tl.reshape(x, (2, 2)), 0)
     x = tl.sum(tl.reshape(x, (2,)), 0)
-    return x
-
-
-@triton.jit
-def sum_over_s_piece_lane_2(x):
-    # The add over S_piece.lane: no order changes it.
-    x = tl.sum(x, 0)
     return x
 
 
@@ -175,18 +211,21 @@ def policy_loss_1(
         s_begin = piece_begin + s_step_times_1024
         s = s_begin + s_lane
         order = tl.load(order_ptr + s)  # loss.py:84
+        tl.debug_barrier()
         order_ge_0 = order >= 0  # policy.py:140
         order_lt_T = order < T
         active_guard = order_ge_0 & order_lt_T
         active = tl.load(active_ptr + order, mask=active_guard, other=0)
         sequence = tl.load(sequence_ptr + order, mask=active_guard, other=0)
+        logp = tl.load(logp_ptr + order, mask=active_guard, other=0.0)
+        old_logp = tl.load(old_logp_ptr + order, mask=active_guard, other=0.0)
+        ref_logp = tl.load(ref_logp_ptr + order, mask=active_guard, other=0.0)
+        tl.debug_barrier()
         sequence_ge_0 = sequence >= 0  # policy.py:146
         sequence_lt_B = sequence < B
         advantages_guard = sequence_ge_0 & sequence_lt_B
         advantages = tl.load(advantages_ptr + sequence, mask=advantages_guard, other=0.0)
-        logp = tl.load(logp_ptr + order, mask=active_guard, other=0.0)  # policy.py:140
-        old_logp = tl.load(old_logp_ptr + order, mask=active_guard, other=0.0)
-        ref_logp = tl.load(ref_logp_ptr + order, mask=active_guard, other=0.0)
+        tl.debug_barrier()
         log_ratio = logp - old_logp  # policy.py:191
         ratio = portable_exp(log_ratio)  # policy.py:369
         advantages_is_0 = advantages == 0.0  # policy.py:371
@@ -214,14 +253,13 @@ def policy_loss_1(
         neg_log_ratio = log_ratio * -1.0  # policy.py:519
         total_k3 = portable_k3(neg_log_ratio)
         total_k3_masked = tl.where(active, total_k3, negative_zero())
-        sum_s_lane = sum_over_s_lane(loss)  # loss.py:86
-        sum_s_lane_2 = sum_over_s_lane_2(count)
-        sum_s_lane_3 = sum_over_s_lane_2(clipped_2)
-        sum_s_lane_4 = sum_over_s_lane(total_k3_masked)
+        sum_s_lane, sum_s_lane_2 = sums_over_s_lane(loss, total_k3_masked)  # loss.py:86
+        sum_s_lane_3 = sum_over_s_lane(count)
+        sum_s_lane_4 = sum_over_s_lane(clipped_2)
         total_5 = total + sum_s_lane
-        total_6 = total_2 + sum_s_lane_2
-        total_7 = total_3 + sum_s_lane_3
-        total_8 = total_4 + sum_s_lane_4
+        total_6 = total_2 + sum_s_lane_3
+        total_7 = total_3 + sum_s_lane_4
+        total_8 = total_4 + sum_s_lane_2
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
     for s_step in tl.range(full_steps, steps):  # loss.py:83
         s_step_times_1024 = s_step * 1024
@@ -229,20 +267,23 @@ def policy_loss_1(
         s = s_begin + s_lane
         exists = s < piece_end
         order = tl.load(order_ptr + s, mask=exists, other=0)  # loss.py:84
+        tl.debug_barrier()
         order_ge_0 = order >= 0  # policy.py:140
         order_lt_T = order < T
         active_guard = order_ge_0 & order_lt_T
         active_guard_2 = exists & active_guard
         active = tl.load(active_ptr + order, mask=active_guard_2, other=0)
         sequence = tl.load(sequence_ptr + order, mask=active_guard_2, other=0)
+        logp = tl.load(logp_ptr + order, mask=active_guard_2, other=0.0)
+        old_logp = tl.load(old_logp_ptr + order, mask=active_guard_2, other=0.0)
+        ref_logp = tl.load(ref_logp_ptr + order, mask=active_guard_2, other=0.0)
+        tl.debug_barrier()
         sequence_ge_0 = sequence >= 0  # policy.py:146
         sequence_lt_B = sequence < B
         advantages_guard = sequence_ge_0 & sequence_lt_B
         advantages_guard_2 = exists & advantages_guard
         advantages = tl.load(advantages_ptr + sequence, mask=advantages_guard_2, other=0.0)
-        logp = tl.load(logp_ptr + order, mask=active_guard_2, other=0.0)  # policy.py:140
-        old_logp = tl.load(old_logp_ptr + order, mask=active_guard_2, other=0.0)
-        ref_logp = tl.load(ref_logp_ptr + order, mask=active_guard_2, other=0.0)
+        tl.debug_barrier()
         log_ratio = logp - old_logp  # policy.py:191
         ratio = portable_exp(log_ratio)  # policy.py:369
         advantages_is_0 = advantages == 0.0  # policy.py:371
@@ -271,13 +312,13 @@ def policy_loss_1(
         total_k3 = portable_k3(neg_log_ratio)
         total_k3_masked = tl.where(active, total_k3, negative_zero())
         loss_masked = tl.where(exists, loss, negative_zero())  # loss.py:86
-        sum_s_lane = sum_over_s_lane(loss_masked)
+        sum_s_lane = sum_over_s_lane_2(loss_masked)
         count_masked = tl.where(exists, count, 0)
-        sum_s_lane_2 = sum_over_s_lane_2(count_masked)
+        sum_s_lane_2 = sum_over_s_lane(count_masked)
         clipped_masked = tl.where(exists, clipped_2, 0)
-        sum_s_lane_3 = sum_over_s_lane_2(clipped_masked)
+        sum_s_lane_3 = sum_over_s_lane(clipped_masked)
         total_k3_masked_2 = tl.where(exists, total_k3_masked, negative_zero())
-        sum_s_lane_4 = sum_over_s_lane(total_k3_masked_2)
+        sum_s_lane_4 = sum_over_s_lane_2(total_k3_masked_2)
         total_5 = total + sum_s_lane
         total_6 = total_2 + sum_s_lane_2
         total_7 = total_3 + sum_s_lane_3
@@ -310,14 +351,13 @@ def policy_loss_2(
         sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece)
         sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece)
         sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece)
-        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece)  # loss.py:86
-        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1)
-        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2)
-        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3)
+        sum_s_piece_lane, sum_s_piece_lane_2 = sums_over_s_piece_lane(sum_of_piece, sum_of_piece3)  # loss.py:86
+        sum_s_piece_lane_3 = sum_over_s_piece_lane(sum_of_piece1)
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece2)
         total_5 = total + sum_s_piece_lane
-        total_6 = total_2 + sum_s_piece_lane_2
-        total_7 = total_3 + sum_s_piece_lane_3
-        total_8 = total_4 + sum_s_piece_lane_4
+        total_6 = total_2 + sum_s_piece_lane_3
+        total_7 = total_3 + sum_s_piece_lane_4
+        total_8 = total_4 + sum_s_piece_lane_2
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
     for s_piece_step in tl.range(full_steps, steps):  # loss.py:83
         s_piece_step_times_4096 = s_piece_step * 4096
@@ -328,13 +368,13 @@ def policy_loss_2(
         sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece, mask=exists, other=0)
         sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece, mask=exists, other=0.0)
         sum_of_piece_masked = tl.where(exists, sum_of_piece, negative_zero())  # loss.py:86
-        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_masked)
+        sum_s_piece_lane = sum_over_s_piece_lane_2(sum_of_piece_masked)
         sum_of_piece1_masked = tl.where(exists, sum_of_piece1, 0)
-        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_masked)
+        sum_s_piece_lane_2 = sum_over_s_piece_lane(sum_of_piece1_masked)
         sum_of_piece2_masked = tl.where(exists, sum_of_piece2, 0)
-        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_masked)
+        sum_s_piece_lane_3 = sum_over_s_piece_lane(sum_of_piece2_masked)
         sum_of_piece3_masked = tl.where(exists, sum_of_piece3, negative_zero())
-        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_masked)
+        sum_s_piece_lane_4 = sum_over_s_piece_lane_2(sum_of_piece3_masked)
         total_5 = total + sum_s_piece_lane
         total_6 = total_2 + sum_s_piece_lane_2
         total_7 = total_3 + sum_s_piece_lane_3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rlk.ir.dims import Part
@@ -28,17 +28,18 @@ FEWEST_AT_LOADED = 2  # loads at loaded indices of a step, from which on its loa
 Scalar = Callable[[TileType], bool]
 
 
-def hoist_loads(kernel: Kernel, scalar: Scalar) -> Kernel:
+def hoist_loads(kernel: Kernel, scalar: Scalar, *, late: bool = False) -> Kernel:
     """Return the kernel with its loads of inputs first, if they do not depend on a reduction.
 
     A tile that is used after a loop (or dot) is not loaded before it: it would occupy registers during the
-    loop. A scalar (a value of a type that `scalar` accepts) is.
+    loop. A scalar (a value of a type that `scalar` accepts) is. late: outside of loops, nor is a tile that the
+    first reduction does not need.
     """
     inputs = frozenset(d.name for d in kernel.params if d.role is Role.IN)
-    return replace(kernel, body=_block(kernel.body, inputs, scalar))
+    return replace(kernel, body=_block(kernel.body, inputs, scalar, late))
 
 
-def _block(block: Block, inputs: frozenset[str], scalar: Scalar) -> Block:
+def _block(block: Block, inputs: frozenset[str], scalar: Scalar, late: bool = False) -> Block:
     lets = tuple(_inside(let, inputs, scalar) for let in block.lets)
     ahead = _needed(lets, lambda load: load.param in inputs, scalar)
     ordered = [let for let in lets if let.value in ahead]
@@ -47,11 +48,19 @@ def _block(block: Block, inputs: frozenset[str], scalar: Scalar) -> Block:
         stop = next((i for i, let in enumerate(rest) if isinstance(let.node, Dot | Loop)), len(rest))
         segment, rest = rest[:stop], rest[stop:]
         soon = _needed(tuple(segment), lambda load: load.param in inputs, lambda type: True)
+        soon &= _of_first_sum(segment) if late else soon
         ordered += [let for let in segment if let.value in soon]
         ordered += [let for let in segment if let.value not in soon]
         ordered += rest[:1]
         rest = rest[1:]
     return replace(block, lets=tuple(ordered))
+
+
+def _of_first_sum(lets: Sequence[Let]) -> frozenset[Value]:
+    """Return what the first reduction is computed from; everything where there is none."""
+    first = next((let for let in lets if isinstance(let.node, Reduce)), None)
+    producers = {let.value: let for let in lets}
+    return frozenset(producers if first is None else backward_slice([first.value], producers))
 
 
 def load_levels(lets: tuple[Let, ...], inputs: frozenset[str]) -> list[tuple[Let, ...]]:

@@ -64,7 +64,7 @@ from rlk.lower.triton.functions import float_literal, functions, portable
 from rlk.lower.triton.masks import is_whole
 from rlk.lower.triton.parts import in_parts
 from rlk.lower.triton.plan import TritonPlan
-from rlk.lower.triton.reductions import merging, tree, unordered
+from rlk.lower.triton.reductions import merging, pairs_of, tree, unordered
 from rlk.passes.rotation import Window
 from rlk.passes.walk import walk
 from rlk.target.facts import HOPPER
@@ -88,6 +88,7 @@ class Emitter(StatementEmitter):
         self.readers = Counter(v for let in walk(plan.kernel.body) for v in operands(let.node))
         self.reductions = Counter((n.fn, n.over) for n in self.nodes.values() if isinstance(n, Reduce))
         self.bounds: dict[tuple[Value, str], str] = {}
+        self.pairs: dict[Value, Let] = {}  # of sums: the second by the first
         sums = one_hot_sums(plan.kernel).items()
         self.one_hot = {v: p for v, p in sums if p.lane in inside and not self.shape(p.first)}
         self.waiting = {let.value for p in self.one_hot.values() for let in p.inside}
@@ -186,6 +187,10 @@ class Emitter(StatementEmitter):
                 self.text[let.value] = self[x]  # one element
             case Reduce() as reduce if let.value in self.one_hot:
                 self.pick(let, reduce, self.one_hot[let.value])
+            case Reduce() if let.value in self.text:
+                pass  # written with the one that it is a pair of
+            case Reduce() as reduce if let.value in self.pairs:
+                self.both(let, self.pairs[let.value])
             case Reduce() as reduce:
                 name = let.name or f"{VERBS[reduce.fn]}_{axis_name(reduce.over)}"
                 self.text[let.value] = self.let(name, self.reduced(reduce))
@@ -254,6 +259,9 @@ class Emitter(StatementEmitter):
                 return f"tl.where({self[cond]}, {one}, {self[b]})"
             case Cast(x=x, dtype=DType.F16) if self.plan.target.vendor == "amd" and self.is_product(x):
                 return self.helpers.call("signed_half", self[x])
+            case Cast(x=x, dtype=dtype) if dtype.is_float8 and self.plan.target.name == HOPPER:
+                # its conversion rounds, saturates and writes NaN as the portable one does
+                return f"{self.receiver(x)}.to({text.FLOAT8[dtype]}).to(tl.uint8, bitcast=True)"
             case Cast(x=x, dtype=dtype) if dtype.is_float8:
                 return f"{self.conversion(f'to_{dtype}')}({self.receiver(x)}).to({text.TYPES[dtype]})"
             case Cast(x=x) if self.tile(x).dtype.is_float8:
@@ -345,6 +353,41 @@ class Emitter(StatementEmitter):
             return unordered(unique, fn, self.plan.dims_of(type.axes), type.axes, over, chain)
 
         return f"{self.helpers.define(f'{VERBS[fn]}_over_{axis_name(over)}', make)}({self[reduce.x]})"
+
+    def block(self, lets: Sequence[Let]) -> None:
+        """Write nodes in their order, but the second sum of a pair with the first.
+
+        Sums that a schedule keeps inside of a warp have no steps to share, nor those of a product's tile.
+        """
+        schedule = self.plan.schedule
+        if self.plan.kind in ("rows", "merge") and schedule.warps > 1 and not schedule.placed:
+            self.pairs |= pairs_of(lets, self.summed)
+        super().block(lets)
+
+    def summed(self, let: Let) -> tuple[object, ...] | None:
+        """Return what two sums must have in common to be a pair; None for what is no sum in a fixed order."""
+        match let.node:
+            case Reduce(fn=Combine.ADD, x=x, over=over, order=order) if order is not None:
+                type = self.tile(x)
+                alone = x in self.consts or let.value in self.one_hot or let.value in self.waiting
+                inside = any(d.axis == over for d in self.plan.dims)
+                return (type, over, order) if type.dtype.is_float and inside and not alone else None
+            case _:
+                return None
+
+    def both(self, first: Let, second: Let) -> None:
+        """Write two sums of one order: their steps between threads are common."""
+        nodes = first.node, second.node
+        assert isinstance(nodes[0], Reduce) and isinstance(nodes[1], Reduce)
+        over, order, axes = nodes[0].over, nodes[0].order, self.tile(nodes[0].x).axes
+        assert order is not None
+        name = self.helpers.define(
+            f"sums_over_{axis_name(over)}",
+            lambda unique: tree(unique, self.plan.dims_of(axes), axes, over, order, pair=True),
+        )
+        made = [self.names.fresh(let.name or f"sum_{axis_name(over)}") for let in (first, second)]
+        self.line(f"{', '.join(made)} = {name}({', '.join(self[node.x] for node in nodes)})")
+        self.text.update(zip((first.value, second.value), made, strict=True))
 
     def pick(self, let: Let, reduce: Reduce, one_hot: OneHotSum) -> None:
         """Write a sum of -0.0 everywhere but at an index, for the tiles that have the index of some row."""

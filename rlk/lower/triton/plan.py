@@ -148,7 +148,8 @@ def plan(
             Code.SCHEDULE_FIELD, field="tiles", value=elements, why=f"at most {LARGEST_TILE} elements"
         )
     placed = {d.axis for d in dims}
-    ordered = _rows_first(hoist_loads(peeled, lambda type: placed.isdisjoint(type.axes)), extents)
+    early = hoist_loads(peeled, lambda type: placed.isdisjoint(type.axes), late=schedule.late)
+    ordered = _rows_first(early, extents)
     rows = segments(ordered, found.parallel)
     made = TritonPlan(ordered, nest, tiled, dims, signature, schedule, target, rows, outer, tma_tiles)
     if outer is not None:

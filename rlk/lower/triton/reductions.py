@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlk.ir.dims import Axis
-from rlk.ir.nodes import Combine
+from rlk.ir.nodes import Combine, Let, Value, operands
 from rlk.ir.tree import Order, bind
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.triton.plan import Dim
@@ -45,9 +46,15 @@ def _start(dims: tuple[Dim, ...], axes: tuple[Axis, ...]) -> _Shape:
     return _Shape([(d.axis, list(reversed(range(d.low, d.low + d.bits)))) for d in present])
 
 
-def tree(name: str, dims: tuple[Dim, ...], axes: tuple[Axis, ...], over: Axis, order: Order) -> Function:
-    """Return the function that adds along an axis in the order of a tree."""
-    return _folding(name, ("x",), "tl.sum({}, {})", dims, axes, over, order, f"The sum over {over}")
+def tree(
+    name: str, dims: tuple[Dim, ...], axes: tuple[Axis, ...], over: Axis, order: Order, *, pair: bool = False
+) -> Function:
+    """Return the function that adds along an axis in the order of a tree; pair: two tiles of one shape.
+
+    A thread has both terms of a pair, so that each step between threads moves them together.
+    """
+    what = f"The sum{'s' * pair} over {over}"
+    return _folding(name, ("x",), "tl.sum({}, {})", dims, axes, over, order, what, pair=pair)
 
 
 def merging(
@@ -61,27 +68,28 @@ def merging(
 
 def _folding(
     name: str, state: tuple[str, ...], text: str, dims: tuple[Dim, ...], axes: tuple[Axis, ...],
-    over: Axis, order: Order, what: str,
+    over: Axis, order: Order, what: str, pair: bool = False,
 ) -> Function:  # fmt: skip
     """Return a function that combines two terms at a time, one index bit after the other."""
     shape = _start(dims, axes)
     width = sum(len(bits) for a, bits in shape.dims if a == over)
-    lines: list[Line] = []
+    lines = [Line("x = tl.join(x, y)")] if pair else []
+    both = [2] if pair else []
     for bit in bind(order, 1 << width).order:
         parted, where = shape.part(over, bit)
-        parts = [f"tl.reshape({x}, {_tuple(parted)})" for x in state]
+        parts = [f"tl.reshape({x}, {_tuple(parted + both)})" for x in state]
         given = parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
         lines.append(Line(f"{', '.join(state)} = {text.format(given, where)}"))
     rest = tuple(d for d in dims if d.axis in axes and d.axis != over)
     if rest:
-        final = _tuple([d.length if d in rest else 1 for d in dims])
-        lines.append(Line(f"return {', '.join(f'tl.reshape({x}, {final})' for x in state)}"))
+        final = _tuple([d.length if d in rest else 1 for d in dims] + both)
+        made = ", ".join(f"tl.reshape({x}, {final})" for x in state)
     else:
-        lines.append(Line(f"return {', '.join(state)}"))
+        made = ", ".join(state)
+    lines.append(Line(f"return tl.split({made})" if pair else f"return {made}"))
     shown = order.value if not hasattr(order, "order") else f"bits {order.order}"
-    return Function(
-        name, state, f"{what}, {shown}: two terms at a time, so that no layout chooses.", tuple(lines)
-    )
+    about = f"{what}, {shown}: two terms at a time, so that no layout chooses."
+    return Function(name, ("x", "y") if pair else state, about, tuple(lines))
 
 
 def unordered(
@@ -116,6 +124,29 @@ def unordered(
     final = _tuple([d.length if d in rest else 1 for d in dims])
     lines.append(Line(f"return tl.reshape(x, {final})" if rest and not kept else "return x"))
     return Function(name, ("x",), f"The {fn.value} over {over}: no order changes it.", tuple(lines))
+
+
+def pairs_of(
+    lets: Sequence[Let], common: Callable[[Let], tuple[object, ...] | None]
+) -> dict[Value, Let]:
+    """Return the sums that are written together with an earlier one, by that one.
+
+    common: what the two of a pair share, None for what is no such sum. The later one adds what is known
+    before the earlier one.
+    """
+    found: dict[Value, Let] = {}
+    waiting: dict[tuple[object, ...], tuple[Let, set[Value]]] = {}
+    for let in lets:
+        key = common(let)
+        if key is not None:
+            first = waiting.pop(key, None)
+            if first is not None and first[1].isdisjoint(operands(let.node)):
+                found[first[0].value] = let
+            else:
+                waiting[key] = let, set()
+        for _, since in waiting.values():
+            since.add(let.value)
+    return found
 
 
 def _tuple(lengths: list[int]) -> str:

@@ -20,6 +20,8 @@ TYPES = {
     DType.E4M3: "tl.uint8",
     DType.E5M2: "tl.uint8",
 }
+FLOAT8 = {DType.E4M3: "tl.float8e4nv", DType.E5M2: "tl.float8e5"}
+"""What f32 is converted to where memory has the bytes as integers."""
 COMMUTE = frozenset({Fn2.ADD, Fn2.MUL, Fn2.MAX, Fn2.MIN, Fn2.AND, Fn2.OR, Fn2.XOR, Fn2.EQ, Fn2.NE})
 
 

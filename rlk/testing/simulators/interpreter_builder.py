@@ -14,6 +14,7 @@ from triton.runtime import interpreter as base
 
 from rlk.interp.dot import dot, integer
 from rlk.interp.ex2_sm90 import exp2_sm90
+from rlk.interp.floats import float8_bits
 from rlk.interp.scalar import fma
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
@@ -23,6 +24,8 @@ Array = NDArray[Any]
 TensorHandle = base.TensorHandle
 _np_dtype = base._get_np_dtype
 _SCALARS: dict[str, np.dtype[Any]] = {}
+
+FLOAT8 = {"fp8e4nv": "e4m3", "fp8e5": "e5m2"}  # by sm_90's conversions from f32
 
 # Approximate on a device (div.full, sqrt.approx, ...) and without a bit model here.
 UNMODELLED = {
@@ -125,6 +128,9 @@ class FaithfulBuilder(base.InterpreterBuilder):  # type: ignore[misc]
         return TensorHandle(src.data.astype(numpy_dtype(want)), want)
 
     def create_fp_to_fp(self, src: Any, dst_type: Any, rounding_mode: Any) -> Any:
+        name = FLOAT8.get(dst_type.scalar.name)
+        if name is not None and src.dtype.scalar == tl.float32:
+            return TensorHandle(float8_bits(src.data, name), dst_type.scalar)
         raise NotModelled(f"cast {src.dtype.scalar} -> {dst_type.scalar} with a rounding mode")
 
     def create_bitcast(self, src: Any, dst_type: Any) -> Any:

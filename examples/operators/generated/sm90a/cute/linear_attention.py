@@ -1,7 +1,7 @@
 """linear_attention on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: a53b837bfbfc08ff
-schedule: tiles 1, 1 warps, 3 stages, unroll 1 placed K[5:2] K[1:0]
+schedule: tiles W=16, 1 warps, 2 stages, unroll 1 placed W[3:0] K[0:0] K[5:1]
 inputs:
   q: f32 [T, K=64]
   k: f32 [T, K=64]
@@ -36,12 +36,9 @@ def exchanged(x, lanes, combine):
     return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
 
 
-def halved(x, lanes, thread, combine):
-    # Combine with lane ^ lanes by recursive halving: each keeps one half of the list.
-    upper, half = thread & lanes != 0, len(x) // 2
-    own = [select(upper, x[i + half], x[i]) for i in range(half)]
-    given = [select(upper, x[i], x[i + half]) for i in range(half)]
-    return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(own, given)]
+def folded(x, stride, combine):
+    # Combine elements i and i + stride of a list.
+    return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
 @cute.jit
@@ -58,11 +55,6 @@ def mul(a, b):
     return cute.math.mul(a, b, rounding=NEAREST)
 
 
-def select(condition, a, b):
-    # condition ? a : b, without a branch.
-    return cutlass.select_(condition, a, b)
-
-
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
     # Store an element where the condition holds.
@@ -70,13 +62,13 @@ def store_where(condition, memory: cute.Tensor, index, x):
         memory[index] = x
 
 
-def sum_over_k(x, thread):
+def sum_over_k(x):
     # The sum over K, halving.
-    x = halved(x, 8, thread, add)
-    x = exchanged(x, 4, add)
-    x = exchanged(x, 2, add)
-    x = exchanged(x, 1, add)
-    x = exchanged(x, 8, add)
+    x = folded(x, 16, add)
+    x = folded(x, 8, add)
+    x = folded(x, 4, add)
+    x = folded(x, 2, add)
+    x = folded(x, 1, add)
     x = exchanged(x, 16, add)
     return x[0]
 
@@ -86,18 +78,19 @@ def linear_attention_rows(
     q: cute.Tensor, k: cute.Tensor, v: cute.Tensor, gate: cute.Tensor, begin: cute.Tensor, end: cute.Tensor,
     o: cute.Tensor, T: Int32, B: Int32
 ):
-    # A block owns 1 of B, 1 of W (rows). K: 64 indices, 2 to each of 32 threads.
+    # A block owns 1 of B, 16 of W (rows). K: 64 indices, 32 to each of 2 threads; W: 16 indices, 1 to each of 16
+    # threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    rest = block // 64
+    rest = block // 4
     b = rest
-    w = block % 64
-    writes = thread == 0
+    w = block % 4 * 16 + thread % 16
+    writes = (thread & 16) == 0
     begin_value = begin[b]  # linear_attention.py:31
     end_value = end[b]
     end_minus_begin = end_value - begin_value
-    k_value = [thread // 16 + thread % 16 * 4 + c * 2 for c in range(2)]  # linear_attention.py:32
-    s_state = tuple([Float32(0.0) for c in range(2)])  # linear_attention.py:31
+    k_value = [thread // 16 + c * 2 for c in range(32)]  # linear_attention.py:32
+    s_state = tuple([Float32(0.0) for c in range(32)])  # linear_attention.py:31
     next_s = Int32(0)
     comes = next_s < end_minus_begin
     s = begin_value + next_s
@@ -105,47 +98,33 @@ def linear_attention_rows(
     s_lt_T = s < T
     gate_guard = s_ge_0 & s_lt_T
     gate_value = load_where(comes & gate_guard, gate, s, Float32(0))
+    k_value_2 = [load_where(comes & gate_guard, k, (s, k_value[c]), Float32(0)) for c in range(32)]
     v_value = load_where(comes & gate_guard, v, (s, w), Float32(0))
-    k_value_2 = [load_where(comes & gate_guard, k, (s, k_value[c]), Float32(0)) for c in range(2)]
     # linear_attention.py:33
-    q_value = [load_where(comes & gate_guard, q, (s, k_value[c]), Float32(0)) for c in range(2)]
+    q_value = [load_where(comes & gate_guard, q, (s, k_value[c]), Float32(0)) for c in range(32)]
     k_ahead = tuple(k_value_2)
     q_ahead = tuple(q_value)
-    next_s_2 = Int32(1)
-    comes_2 = next_s_2 < end_minus_begin
-    s_2 = begin_value + next_s_2  # linear_attention.py:31
-    s_ge_0_2 = 0 <= s_2  # linear_attention.py:32
-    s_lt_T_2 = s_2 < T
-    gate_guard_2 = s_ge_0_2 & s_lt_T_2
-    gate_value_2 = load_where(comes_2 & gate_guard_2, gate, s_2, Float32(0))
-    v_value_2 = load_where(comes_2 & gate_guard_2, v, (s_2, w), Float32(0))
-    k_value_3 = [load_where(comes_2 & gate_guard_2, k, (s_2, k_value[c]), Float32(0)) for c in range(2)]
-    # linear_attention.py:33
-    q_value_2 = [load_where(comes_2 & gate_guard_2, q, (s_2, k_value[c]), Float32(0)) for c in range(2)]
-    k_ahead_2 = tuple(k_value_3)
-    q_ahead_2 = tuple(q_value_2)
     for s_step in cutlass.range(0, end_minus_begin, unroll=1):  # linear_attention.py:31
-        next_s_3 = s_step + 2
-        comes_3 = next_s_3 < end_minus_begin
-        s_3 = begin_value + next_s_3
-        s_ge_0_3 = 0 <= s_3  # linear_attention.py:32
-        s_lt_T_3 = s_3 < T
-        gate_guard_3 = s_ge_0_3 & s_lt_T_3
-        gate_value_3 = load_where(comes_3 & gate_guard_3, gate, s_3, Float32(0))
-        v_value_3 = load_where(comes_3 & gate_guard_3, v, (s_3, w), Float32(0))
-        k_value_4 = [load_where(comes_3 & gate_guard_3, k, (s_3, k_value[c]), Float32(0)) for c in range(2)]
+        next_s_2 = s_step + 1
+        comes_2 = next_s_2 < end_minus_begin
+        s_2 = begin_value + next_s_2
+        s_ge_0_2 = 0 <= s_2  # linear_attention.py:32
+        s_lt_T_2 = s_2 < T
+        gate_guard_2 = s_ge_0_2 & s_lt_T_2
+        gate_value_2 = load_where(comes_2 & gate_guard_2, gate, s_2, Float32(0))
+        k_value_3 = [load_where(comes_2 & gate_guard_2, k, (s_2, k_value[c]), Float32(0)) for c in range(32)]
+        v_value_2 = load_where(comes_2 & gate_guard_2, v, (s_2, w), Float32(0))
         # linear_attention.py:33
-        q_value_3 = [load_where(comes_3 & gate_guard_3, q, (s_3, k_value[c]), Float32(0)) for c in range(2)]
-        s_4 = begin_value + s_step  # linear_attention.py:31
-        new_product = [mul(gate_value, s_state[c]) for c in range(2)]  # linear_attention.py:32
-        k_times_v = [mul(k_ahead[c], v_value) for c in range(2)]
-        new = [new_product[c] + k_times_v[c] for c in range(2)]
-        q_times_new = [mul(q_ahead[c], new[c]) for c in range(2)]  # linear_attention.py:33
-        o_value = sum_over_k(q_times_new, thread)
-        store_where(writes, o, (s_4, w), o_value)  # linear_attention.py:34
-        s_state, gate_value, gate_value_2, v_value, v_value_2, k_ahead, k_ahead_2, q_ahead, q_ahead_2 = (
-            tuple(new), gate_value_2, gate_value_3, v_value_2, v_value_3, k_ahead_2, tuple(k_value_4), q_ahead_2,
-            tuple(q_value_3)
+        q_value_2 = [load_where(comes_2 & gate_guard_2, q, (s_2, k_value[c]), Float32(0)) for c in range(32)]
+        s_3 = begin_value + s_step  # linear_attention.py:31
+        new_product = [mul(gate_value, s_state[c]) for c in range(32)]  # linear_attention.py:32
+        k_times_v = [mul(k_ahead[c], v_value) for c in range(32)]
+        new = [new_product[c] + k_times_v[c] for c in range(32)]
+        q_times_new = [mul(q_ahead[c], new[c]) for c in range(32)]  # linear_attention.py:33
+        o_value = sum_over_k(q_times_new)
+        store_where(writes, o, (s_3, w), o_value)  # linear_attention.py:34
+        s_state, gate_value, k_ahead, v_value, q_ahead = (
+            tuple(new), gate_value_2, tuple(k_value_3), v_value_2, tuple(q_value_2)
         )
 
 
@@ -170,7 +149,7 @@ def launch_linear_attention(
 
 def call(kernels, q, k, v, gate, begin, end, o, T, B, q_t_stride, k_t_stride, v_t_stride, o_t_stride):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = B * 64
+    programs = B * 4
     if programs > 0:
         kernels.linear_attention(
             (programs,), q, k, v, gate, begin, end, o, T, q_t_stride, k_t_stride, v_t_stride, B, o_t_stride

@@ -1,6 +1,6 @@
 """int8_rows on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 5fea8ae3e0c1135b
+numerics: 2551c24cb5999130
 schedule: tiles 1, 8 warps, 1 stages, unroll 1
 inputs:
   x: bf16 [T, N=4096]
@@ -24,33 +24,26 @@ def max_over_n(x):
 def int8_rows(x_ptr, q_ptr, scale_ptr, x_t_stride, q_t_stride):
     # A program owns 1 of T (rows).
     t = tl.program_id(0)
-    n = tl.arange(0, 4096)  # int8_rows.py:21
+    n = tl.arange(0, 4096)  # int8_rows.py:24
     x = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + n)
     xf = x.to(tl.float32)
-    abs_xf = tl.abs(xf)  # int8_rows.py:22
-    max_n = max_over_n(abs_xf)
-    scale = tl.div_rn(max_n, 127.0)
-    scale_gt_0 = scale > 0.0  # int8_rows.py:23
-    scale_masked = tl.where(scale_gt_0, scale, 1.0)
-    q_quotient = tl.div_rn(xf, scale_masked)
-    q_floor = tl.floor(q_quotient)
-    q_difference = q_quotient - q_floor
-    q_product = q_floor * 0.5
-    q_below = q_difference > 0.5
-    q_equal = q_difference == 0.5
-    q_floor_2 = tl.floor(q_product)
-    q_differs = q_floor_2 != q_product
-    q_both = q_equal & q_differs
-    q_either = q_below | q_both
-    q_sum = q_floor + 1.0
-    q_selected = tl.where(q_either, q_sum, q_floor)
-    q_larger = tl.maximum(q_selected, -128.0)
+    abs_xf = tl.abs(xf)  # int8_rows.py:25
+    m = max_over_n(abs_xf)
+    counts = m >= 7.523164e-37  # int8_rows.py:26
+    m_over_127 = tl.div_rn(m, 127.0)  # int8_rows.py:27
+    scale = tl.where(counts, m_over_127, 0.0)
+    _127_over_m = tl.div_rn(127.0, m)
+    inverse = tl.where(counts, _127_over_m, 0.0)
+    xf_times_inverse = xf * inverse  # int8_rows.py:28
+    q_larger = tl.maximum(xf_times_inverse, -128.0)
     q_smaller = tl.minimum(q_larger, 127.0)
-    q_is_nan = q_selected != q_selected
+    q_is_nan = xf_times_inverse != xf_times_inverse
     q_smaller_or_0 = tl.where(q_is_nan, 0.0, q_smaller)
-    q_smaller_or_0_i32 = q_smaller_or_0.to(tl.int32)
-    q_smaller_or_0_i32_i8 = q_smaller_or_0_i32.to(tl.int8)
-    tl.store(q_ptr + t.to(tl.int64) * q_t_stride + n, q_smaller_or_0_i32_i8)
+    q_sum = q_smaller_or_0 + 12582912.0
+    q_sum_bits = q_sum.to(tl.int32, bitcast=True)
+    q_difference = q_sum_bits - 1262485504
+    q_difference_i8 = q_difference.to(tl.int8)
+    tl.store(q_ptr + t.to(tl.int64) * q_t_stride + n, q_difference_i8)
     tl.store(scale_ptr + t, scale)
 
 

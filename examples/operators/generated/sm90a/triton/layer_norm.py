@@ -1,7 +1,7 @@
 """layer_norm on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 44a71b7aa4ccf550
-schedule: tiles 1, 8 warps, 1 stages, unroll 1
+schedule: tiles 1, 4 warps, 1 stages, unroll 1, late loads
 inputs:
   x: bf16 [T, N=4096]
   weight: bf16 [N=4096]
@@ -72,8 +72,7 @@ def layer_norm(x_ptr, weight_ptr, y_ptr, mean_ptr, rstd_ptr, x_t_stride, y_t_str
     t = tl.program_id(0)
     n = tl.arange(0, 4096)  # layer_norm.py:24
     x = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + n)
-    weight = tl.load(weight_ptr + n)  # layer_norm.py:28
-    z = x.to(tl.float32)  # layer_norm.py:24
+    z = x.to(tl.float32)
     sum_n = sum_over_n(z)  # layer_norm.py:25
     mean = tl.div_rn(sum_n, 4096.0)
     centred = z - mean  # layer_norm.py:26
@@ -83,6 +82,7 @@ def layer_norm(x_ptr, weight_ptr, y_ptr, mean_ptr, rstd_ptr, x_t_stride, y_t_str
     rstd_sum = add_over_n_over_n + eps
     rstd = portable_rsqrt(rstd_sum)
     centred_times_rstd = centred * rstd  # layer_norm.py:28
+    weight = tl.load(weight_ptr + n)
     weight_f32 = weight.to(tl.float32)
     y = centred_times_rstd * weight_f32
     y_bf16 = y.to(tl.bfloat16)  # layer_norm.py:31

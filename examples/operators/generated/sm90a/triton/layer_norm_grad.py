@@ -25,21 +25,22 @@ def negative_zero():
 
 
 @triton.jit
-def sum_over_n(x):
-    # The sum over N, vector8: two terms at a time, so that no layout chooses.
-    x = tl.sum(tl.reshape(x, (512, 2, 4)), 1)
+def sums_over_n(x, y):
+    # The sums over N, vector8: two terms at a time, so that no layout chooses.
+    x = tl.join(x, y)
+    x = tl.sum(tl.reshape(x, (512, 2, 4, 2)), 1)
+    x = tl.sum(tl.reshape(x, (512, 2, 2, 2)), 1)
     x = tl.sum(tl.reshape(x, (512, 2, 2)), 1)
-    x = tl.sum(tl.reshape(x, (512, 2)), 1)
-    x = tl.sum(tl.reshape(x, (2, 256)), 0)
-    x = tl.sum(tl.reshape(x, (2, 128)), 0)
-    x = tl.sum(tl.reshape(x, (2, 64)), 0)
-    x = tl.sum(tl.reshape(x, (2, 32)), 0)
-    x = tl.sum(tl.reshape(x, (2, 16)), 0)
-    x = tl.sum(tl.reshape(x, (2, 8)), 0)
-    x = tl.sum(tl.reshape(x, (2, 4)), 0)
+    x = tl.sum(tl.reshape(x, (2, 256, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 128, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 64, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 32, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 16, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 8, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 4, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2, 2, 2)), 0)
     x = tl.sum(tl.reshape(x, (2, 2)), 0)
-    x = tl.sum(tl.reshape(x, (2,)), 0)
-    return x
+    return tl.split(x)
 
 
 @triton.jit
@@ -70,10 +71,9 @@ def layer_norm_grad_1(
         weight_f32 = weight.to(tl.float32)  # layer_norm.py:43
         gw = g * weight_f32
         gw_times_h = gw * h  # layer_norm.py:44
-        sum_n = sum_over_n(gw_times_h)
+        sum_n, sum_n_2 = sums_over_n(gw_times_h, gw)
         along = tl.div_rn(sum_n, 4096.0)
-        sum_n_2 = sum_over_n(gw)  # layer_norm.py:45
-        level = tl.div_rn(sum_n_2, 4096.0)
+        level = tl.div_rn(sum_n_2, 4096.0)  # layer_norm.py:45
         gw_minus_level = gw - level  # layer_norm.py:47
         h_times_along = h * along
         d_x_difference = gw_minus_level - h_times_along
