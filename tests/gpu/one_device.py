@@ -1,7 +1,8 @@
 """Ranks that share one device, at the sizes of a real model, beside what each of them computes alone.
 
 NCCL refuses two ranks on one device; gloo moves their tensors through the host. What one process compiled
-first, all ranks load. `python -m gpu.one_device` runs all of it: at tiny sizes where there is no device.
+first, by Triton unless RLK_BACKEND says something else, all ranks load. `python -m gpu.one_device` runs all
+of it: at tiny sizes where there is no device.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from unittest.mock import patch
 import rank_cases
 import torch
 import torch.distributed as dist
-from gpu.parallel_ranks import rounded_first
 from rank_cases import Found, member
+from tensor_parallel_cases import rounded_first
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -34,7 +35,7 @@ from rlk.optim import AdamW, clip_grad_norm
 from rlk.optim.shards import gradient
 from rlk.parallel import accumulate_in_order, parallelize
 from rlk.parallel.models import shared
-from rlk.parallel.plan import Cut, cuts_of
+from rlk.parallel.plan import Cut, cuts_of, default_styles
 from rlk.runtime.binding.invocation import target_of
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.prefetch import Observer, started, unwritten
@@ -206,8 +207,10 @@ def name_of(loss: Loss) -> str:
     return next(name for name, p in loss.named_parameters() if p is weight_of(loss))
 
 
-def main(backend: str, world: int, rank: int, folder: Path, size: str) -> None:
-    """Run as one rank, and write what it found."""
+def main(backend: str, world: int, rank: int, folder: Path, size: str, compiled: str) -> None:
+    """Run as one rank, and write what it found. compiled: a file that is there when all is compiled."""
+    while not Path(compiled).exists():
+        time.sleep(0.05)
     begin = time.monotonic()
     device = torch.device("cuda", 0) if size == "real" else torch.device("cpu")
     with member(backend, world, rank, folder, LIMIT, device):
@@ -231,7 +234,8 @@ def observe(size: str, observer: Observer) -> None:
         for world in WORLDS:
             for sp in (False, True):
                 with first_of(world) as group:
-                    training(shared(model(size, "meta"), Ranks(group, world, 0, sp)), size)
+                    whole = model(size, "meta")
+                    training(shared(whole, Ranks(group, world, 0, sp), default_styles(whole)), size)
 
 
 @contextmanager
@@ -258,17 +262,24 @@ def compile_first(size: str, on: Target | None) -> None:
 def everything(size: str) -> dict[int, list[Found]]:
     """Return what each rank of two and of four found, which run side by side on one device."""
     jobs = str(min(os.cpu_count() or 1, 16))
-    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RLK_JOBS": jobs}
-    compiling = [sys.executable, "-m", "gpu.one_device", "compile", size]
-    subprocess.run(compiling, env=here, check=True, timeout=200)
+    here = {"RLK_BACKEND": "triton", **os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RLK_JOBS": jobs}
+    with tempfile.TemporaryDirectory() as name, patch.dict(os.environ, here):
+        folder, compiled = Path(name), Path(name) / "compiled"
 
-    def run(world: int) -> list[Found]:
-        with tempfile.TemporaryDirectory() as folder:
-            given = BACKENDS[size], world, Path(folder), "gpu.one_device", SECONDS, size
+        def run(world: int) -> list[Found]:
+            place = folder / str(world)
+            place.mkdir()
+            given = BACKENDS[size], world, place, "gpu.one_device", SECONDS, size, str(compiled)
             return rank_cases.run(*given)
 
-    with ThreadPoolExecutor(len(WORLDS)) as pool:
-        return dict(zip(WORLDS, pool.map(run, WORLDS), strict=True))
+        with ThreadPoolExecutor(len(WORLDS)) as pool:
+            ranks = pool.map(run, WORLDS)  # they import meanwhile
+            command = [sys.executable, "-m", "gpu.one_device", "compile", size]
+            try:
+                subprocess.run(command, check=True, timeout=SECONDS)
+            finally:
+                compiled.touch()
+            return dict(zip(WORLDS, ranks, strict=True))
 
 
 def check(found: dict[int, list[Found]]) -> None:
@@ -297,7 +308,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["compile"]:
         compile_first(sys.argv[2], target_of(torch.device("cuda", 0)) if sys.argv[2] == "real" else None)
     elif sys.argv[1:]:
-        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5])
+        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), *sys.argv[5:])
     else:
         check(everything("real" if torch.cuda.is_available() else "tiny"))
         print("0 values differ")
