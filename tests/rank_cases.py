@@ -110,11 +110,20 @@ def untouched(fn: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> to
 
 @contextmanager
 def member(
-    backend: str, world: int, rank: int, folder: Path, limit: timedelta = LIMIT
+    backend: str,
+    world: int,
+    rank: int,
+    folder: Path,
+    limit: timedelta = LIMIT,
+    device: torch.device | None = None,
 ) -> Iterator[torch.device]:
-    """Be one of the ranks; the rank's device is given. limit: of the time that a rank waits for others."""
+    """Be one of the ranks; the rank's device is given: by NCCL one of its own, else the host, if not asked.
+
+    limit: of the time that a rank waits for others.
+    """
     torch.set_num_threads(1)
-    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if device is None:
+        device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     store = f"file://{folder / 'store'}"

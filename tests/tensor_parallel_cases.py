@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import nn_cases
@@ -17,6 +18,7 @@ from nn_cases import integers
 from rank_cases import Found, member, refused
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ParallelStyle
 
 import rlk
 import rlk.integrations.patching
@@ -325,6 +327,10 @@ def disagreements(line: DeviceMesh, folder: Path) -> Found:
     if TRANSFORMERS:  # which reads config.json
         found["loaded"] = refused(lambda: from_pretrained(folder, line, leaves=4 if last else 8))
     found["sp"] = refused(lambda: parallelize(tiny("qwen2"), line, sp=last))
+    plan = {"lm_head": "colwise"} if last else {"lm_head": "colwise", **OF_ATTENTION}
+    found["plan"] = refused(lambda: parallelize(tiny("qwen2"), line, plan=plan))
+    plan = {"nothing": "colwise"} if last else None
+    found["refused plan"] = refused(lambda: parallelize(tiny("qwen2"), line, plan=plan))
     found["fewer"] = refused(lambda: model.logps(ids[: 69 if last else 70]))
     found["another"] = refused(lambda: model.logps(torch.where(ids == 7, 8, ids) if last else ids))
     found["alike"] = refused(lambda: model.logps(ids.int() if last else ids, temperature=1 if last else 1.0))
@@ -465,6 +471,58 @@ def transferred(line: DeviceMesh, square: DeviceMesh) -> Found:
     return found | {"other shape": refused(lambda: sync.transfer(source, torch.nn.Linear(2, 2)))}
 
 
+# --- plans ---
+
+OF_ATTENTION = {
+    "layers.*.self_attn.[qkv]_proj": "colwise",  # names below "model.", as in a config's base_model_tp_plan
+    "layers.*.self_attn.o_proj": "rowwise",
+}
+OF_LAYERS = OF_ATTENTION | {
+    "layers.*.self_attn.[qk]_norm": "replicated_with_grad_allreduce",
+    "layers.*.mlp.gate_proj": "colwise",
+    "layers.*.mlp.up_proj": "colwise",
+    "layers.*.mlp.down_proj": "rowwise",
+}
+OF_VOCABULARY = {"embed_tokens": "embedding_rowwise", "lm_head": "colwise_gather_output"}
+
+
+def documented_plan() -> dict[str, ParallelStyle]:
+    """Return the plan of docs/parallel.md, which leaves attention out."""
+    return documented()["plan"]
+
+
+def documented(**given: object) -> dict[str, Any]:
+    """Run the lines of docs/parallel.md that make a plan, and if a model is given those that take it."""
+    text = (Path(__file__).parents[1] / "docs/parallel.md").read_text(encoding="utf-8")
+    shown = text.split("```python\n")[2].split("```")[0]
+    names: dict[str, Any] = dict(given)
+    exec(compile(shown if given else shown.split("model =")[0], "parallel.md", "exec"), names)
+    return names
+
+
+def planned(square: DeviceMesh) -> Found:
+    """Return what pairs of ranks find with plans that leave layers out: each pair with its own."""
+    first, model = square.get_local_rank("dp") == 0, tiny("qwen2")
+    if first:
+        model = documented(model=model, mesh=square)["model"]
+    else:
+        parallelize(model, square, tp="tp", sp=True, plan=OF_ATTENTION)
+    found: Found = {"trained": training(model), "heads of a cache": model.cache(1, 8).keys.shape[-2]}
+    with patch.object(Ranks, "total", rounded_first), torch.no_grad():
+        found["rounded first"] = model.logps(*batch()).logp
+    if TRANSFORMERS:
+        plan, made = OF_LAYERS if first else OF_VOCABULARY, patched_of("qwen3, tied")
+        found["patched"] = trained_patched(parallelize(made, square, tp="tp", sp=not first, plan=plan))
+    return found
+
+
+def rounded_first(self: Ranks, partial_sum: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Sum over ranks as Megatron-LM does: parts of 16 bits, by the backend."""
+    part = partial_sum.detach().bfloat16()
+    dist.all_reduce(part, group=self.group)
+    return part.to(dtype)[self.rows(len(part))]
+
+
 # --- eight ranks ---
 
 
@@ -522,6 +580,7 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         "stepped as whole": lambda: stepped_as_whole(trained(shared("qwen2", 2, False))),
         "disagreements": lambda: disagreements(line, folder),
         "refusals": lambda: refusals(line),
+        "planned": lambda: planned(square),
         "another tree": lambda: another_tree(line),
     }
     return found | {name: call() for name, call in calls.items()}

@@ -19,10 +19,18 @@ import torch.distributed as dist
 from nn_cases import QWEN3
 from rank_cases import Found
 from tensor_parallel_cases import MODELS, SHARED, WAYS, of_eight, way
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+)
 
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
-from rlk.nn import Linear
+from rlk.nn import CausalLM, Linear
 from rlk.nn import ranks as nn_ranks
 from rlk.nn.ranks import Ranks
 from rlk.optim import clip_grad_norm
@@ -37,6 +45,7 @@ from rlk.parallel import (
     parallelize,
 )
 from rlk.parallel.plan import Cut, cuts_of
+from rlk.parallel.styles import resolved
 from rlk.runtime.call.collective import SHARE, Share, share_of
 from rlk.sync import digest
 from rlk.testing.bits import assert_same_bits, differing
@@ -260,6 +269,137 @@ def test_layers_of_one_rank_run_the_products_of_whole_layers(
     assert_same_bits(layer(ids).detach(), ops.embedding(ids, table))
 
 
+# --- plans that leave layers out ---
+
+
+def planned_cuts(name: str, plan: Any, sp: bool, rank: int) -> dict[str, Cut]:
+    whole = tensor_parallel_cases.tiny(name)
+    return cuts_of(whole, Ranks(fake_group(rank, 2), 2, rank), resolved(whole, plan, sp))
+
+
+def test_plans_that_leave_layers_out_have_the_bits_of_one_rank(ranks: list[Found]) -> None:
+    """Pairs of ranks: the plan of the docs without attention, and one of attention alone."""
+    plans = (tensor_parallel_cases.documented_plan(), tensor_parallel_cases.OF_ATTENTION)
+    for rank, found in enumerate(ranks):
+        plan, made = plans[rank // 2], found["planned"]
+        parts = planned_cuts("qwen2", plan, True, rank % 2)
+        assert {len(parts), made["heads of a cache"]} == ({5, 4} if rank < 2 else {7, 2})
+        counted = others(made["trained"], alone("qwen2"), parts)
+        assert not any(counted.values()), counted
+        # the control: parts that are rounded first
+        assert differing(made["rounded first"], alone("qwen2")["logp"]) > 20
+
+
+def test_a_plan_of_transformers_shares_a_patched_model(ranks: list[Found]) -> None:
+    """Without the tied embedding, and of it alone with the tokens shared."""
+    pytest.importorskip("transformers")
+    name, plans = "qwen3, tied", (tensor_parallel_cases.OF_LAYERS, tensor_parallel_cases.OF_VOCABULARY)
+    assert transformers_plan().items() <= expanded(plans[0]).items()
+    want = alone(name) | {"cached": alone(name)["logits"][1, : tensor_parallel_cases.PROMPT + 3]}
+    for rank, found in enumerate(ranks):
+        parts = planned_cuts(name, plans[rank // 2], rank > 1, rank % 2)
+        assert len(parts) == (14 if rank < 2 else 2)
+        counted = others(found["planned"]["patched"], want, parts)
+        assert not any(counted.values()), counted
+
+
+def transformers_plan() -> dict[str, str]:
+    from transformers import Qwen3Config
+
+    assert Qwen3Config.base_model_tp_plan is not None
+    return Qwen3Config.base_model_tp_plan
+
+
+def expanded(plan: dict[str, str]) -> dict[str, str]:
+    """Return a plan without lists of letters in its patterns."""
+    found = {}
+    for pattern, style in plan.items():
+        letters = re.search(r"\[(\w+)\]", pattern)
+        for each in letters[1] if letters else "":
+            found[pattern.replace(letters[0], each)] = style
+        found |= {} if letters else {pattern: style}
+    return found
+
+
+EMBEDDING, HEAD, NORM = "model.embed_tokens", "lm_head", "model.norm"
+Q, O, HOLDER = "layers.*.self_attn.q_proj", "layers.0.self_attn.o_proj", "layers.*.mlp"
+GATE, UP, DOWN = (f"layers.*.mlp.{each}_proj" for each in ("gate", "up", "down"))
+MLP = {GATE: "colwise", UP: "colwise", DOWN: "row"}
+KEPT = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1))
+PUT = PrepareModuleOutput(output_layouts=Shard(1), desired_output_layouts=Replicate())
+BAD_PLANS: dict[str, tuple[Any, str]] = {
+    "a pattern of no module": ({"model.layer.*.mlp": "colwise"}, "plan='model.layer.*.mlp' .*none of it"),
+    "a pattern of fewer parts": ({"model.layers.*": "colwise"}, "of model.layers.0: left out"),
+    "a number": ({3: "colwise"}, "plan=3 "),
+    "rows of q": ({Q: RowwiseParallel()}, "=RowwiseParallel.*of model.layers.0.self_attn.q_proj: Colwise"),
+    "columns of down": ({DOWN: ColwiseParallel()}, "of model.layers.0.mlp.down_proj: Rowwise.* 'rowwise'"),
+    "an unknown word": ({DOWN: "rowwise_split_input"}, "'rowwise_split_input'"),
+    "whole results": ({UP: ColwiseParallel(output_layouts=Replicate())}, "and output_layouts=Shard.-1"),
+    "DTensors": ({UP: ColwiseParallel(use_local_output=False)}, "use_local_output=False"),
+    "tokens without sp": ({DOWN: RowwiseParallel(output_layouts=Shard(1))}, "with sp=True Shard"),
+    "norms without sp": ({NORM: SequenceParallel()}, "of dim 0 or 1 with sp=True"),
+    "some norms, sp": ({NORM: SequenceParallel()}, "model.norm without model.layers.0.input_layernorm"),
+    "another dim, sp": ({NORM: SequenceParallel(sequence_dim=2)}, "sequence_dim=2"),
+    "an input, sp": ({HOLDER: KEPT}, "whose desired layout is Replicate"),
+    "an output, sp": ({HOLDER: PUT}, "=PrepareModuleOutput"),
+    "columns of an embedding": ({EMBEDDING: ColwiseParallel()}, "RowwiseParallel.input_layouts=Replicate"),
+    "ids that ranks share": ({EMBEDDING: RowwiseParallel()}, "RowwiseParallel.input_layouts=Replicate"),
+    "q alone": ({Q: "colwise"}, "q_proj without .*o_proj.*all 4 of model.layers.0.self_attn, or none"),
+    "no down": ({UP: "colwise", GATE: "colwise"}, "all 3 of model.layers.0.mlp, or none"),
+    "attention of one layer": (
+        {"layers.0.self_attn.[qkv]_proj": "colwise", O: "row"},
+        "layers.0.self_attn without model.layers.1.self_attn.*as many heads",
+    ),
+    "half of a tied weight": ({**MLP, HEAD: "colwise"}, "lm_head without model.embed_tokens.*tied"),
+    "two styles of a module": ({**MLP, f"{HOLDER}.*": "colwise"}, "down_proj.*: RowwiseParallel"),
+    "two forms of a norm, sp": (
+        {"model.norm": "replicated_with_grad_allreduce", "norm": SequenceParallel()}, "that of 'model.norm'"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD_PLANS)
+def test_plans_that_have_no_form_are_refused_on_every_rank(what: str, initialized: None) -> None:
+    (plan, words), model, said = BAD_PLANS[what], tied_model(), set()
+    for rank, size in ((0, 2), (1, 2), (0, 1)):  # one rank alone checks its plan too
+        with pytest.raises(LaunchError) as raised:
+            parallelize(model, fake_group(rank, size), sp=what.endswith(", sp"), plan=plan)
+        assert raised.value.code is Code.ARG_VALUE
+        said.add(str(raised.value))
+    (text,) = said
+    assert re.search(words, text, re.DOTALL), text
+    assert model.model.ranks is None
+
+
+@cache
+def tied_model() -> CausalLM:
+    return tensor_parallel_cases.tiny("qwen3, tied")
+
+
+def test_a_plan_says_what_must_be_shared_evenly(initialized: None) -> None:
+    model = tensor_parallel_cases.tiny("qwen2", vocab_size=100)
+    with pytest.raises(LaunchError, match="plan must be a dict of styles by patterns of names, got list"):
+        parallelize(model, fake_group(0, 2), plan=[])  # type: ignore[arg-type]
+    with pytest.raises(LaunchError, match="vocab_size=100"):
+        parallelize(model, fake_group(0, 8), plan={**MLP, HEAD: "vocab"})
+    made = parallelize(model, fake_group(1, 8), plan=MLP)  # more ranks than key heads
+    assert made.model.layers[0].mlp.down_proj.weight.shape == (32, 8)
+    assert made.model.embed_tokens.weight.shape == (100, 32)
+
+
+def test_a_rank_reads_what_a_plan_gives_it(
+    folder: Path, initialized: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "ordered_gather", all_fine)
+    plan, group = tensor_parallel_cases.OF_ATTENTION, fake_group(3, WORLD)
+    model, whole = from_pretrained(folder, group, plan=plan), tensor_parallel_cases.tiny("qwen2")
+    parts = cuts_of(whole, Ranks(group, WORLD, 3), resolved(whole, plan, False))
+    wanted = dict(whole.named_parameters())
+    for name, p in model.named_parameters():
+        assert_same_bits(p, wanted[name][parts.get(name, ())], name)
+    assert_marked(model, parts)
+
+
 # --- controls ---
 
 
@@ -299,6 +439,8 @@ def test_ranks_that_disagree_raise_one_error_before_they_share(ranks: list[Found
         "leaves": ("parallelize: ranks differ in 2", "numerics id: ", "leaves: 8 on rank 0, 4 on rank 3"),
         "loaded": ("from_pretrained: ranks differ in 2", "leaves: 8 on rank 0, 4 on rank 3"),
         "sp": ("sp: False on rank 0, True on rank 3",),
+        "plan": ("in 4 facts", "plan of model.layers.*.self_attn.o_proj: row on rank 0, nothing on rank 3"),
+        "refused plan": ("plan: taken on rank 0, parallelize: plan='nothing' is not allowed on rank 3",),
         "fewer": ("ranks differ in 3 facts", "tokens: 70 on rank 0, 69 on rank 3"),
         "another": ("ranks differ in 1 fact\n", "digest of ids: "),
         "temperature": ("ranks differ in 1 fact\n", "temperature: 1.0 on rank 0, 0.5 on rank 3"),
@@ -585,7 +727,7 @@ def test_one_rank_leaves_a_model_as_it_is(initialized: None) -> None:
 
 def test_the_page_about_ranks_runs_on_one(folder: Path) -> None:
     page = Path(__file__).parent.parent / "docs/parallel.md"
-    block, _ = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    block, *_ = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     scope: dict[str, Any] = {"path": folder, "device": "cpu", "shape": (1, 1), "ids": torch.arange(9)}
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:

@@ -19,7 +19,7 @@ from rlk.integrations.batch import PEER, Batch, CachedSequences
 from rlk.integrations.tensors import SHORT, no_form
 from rlk.nn.compute import AttentionOptions, attention, decoder_layer, gated_mlp, product_alone
 from rlk.nn.config import Experts, ModelConfig, Profile
-from rlk.nn.embedded import embedding_of_ranks
+from rlk.nn.embedded import embedding_of_ranks, whole_embedding_of_ranks
 from rlk.nn.experts import Routed, RouteLog, mixture, routed
 from rlk.nn.normed import rms_norm_of_rows
 from rlk.nn.packed import check_ids
@@ -126,7 +126,8 @@ def embedding_forward(self: Any, input: torch.Tensor) -> torch.Tensor:
         check_ids(input, len(self.weight), op=PEER)
         x = ops.embedding(input, self.weight)
     else:
-        x, input = embedding_of_ranks(input, self.weight, ranks), input[ranks.rows(len(input))]
+        embedded = embedding_of_ranks if "shares" in vars(self) else whole_embedding_of_ranks
+        x, input = embedded(input, self.weight, ranks), input[ranks.rows(len(input))]
     if self.padding_idx is not None and x.requires_grad:
         x = torch.where((input == self.padding_idx)[..., None], x.detach(), x)
     scale = getattr(self, "embed_scale", None)
@@ -175,6 +176,17 @@ def mlp_forward(config: ModelConfig) -> Forward:
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         return gated_mlp(self, x, config.activation, config.leaves)
+
+    return forward
+
+
+def of_all_tokens(inner: Forward) -> Forward:
+    """Return the forward of a layer with whole weights, of which a rank gives and gets its own tokens."""
+
+    def forward(self: Any, x: torch.Tensor, *given: Any) -> torch.Tensor:
+        ranks = module_ranks(self)
+        assert ranks is not None
+        return ranks.own_rows(inner(self, ranks.whole(x), *given))
 
     return forward
 

@@ -28,6 +28,15 @@ def embedding_of_ranks(ids: torch.Tensor, weight: torch.Tensor, ranks: Ranks) ->
     return made
 
 
+def whole_embedding_of_ranks(ids: torch.Tensor, weight: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+    """Return the rows that this rank has of `ops.embedding`, of a weight of which every rank has all.
+
+    Raises LaunchError as `embedding_of_ranks` does.
+    """
+    ranks.check_same_ids("embedding", ids)
+    return ranks.own_rows(ops.embedding(ids, weight))
+
+
 class _Gathered(torch.autograd.Function):
     """Embeddings of tokens whose rows ranks share; a rank has the gradient of its own rows."""
 

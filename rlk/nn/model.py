@@ -220,7 +220,7 @@ class CausalLM(torch.nn.Module):
         `ops.logp(logits, ids)` has the bits of `logps`, and `ops.sample(logits)` draws from the model. Where
         ranks share the head, every rank gets all logits, and they have no gradient.
         """
-        ranks = self.model.ranks
+        ranks = self._head_ranks
         if ranks is not None and hidden.requires_grad and torch.is_grad_enabled():
             choices = "no input where ranks share the head; logps has gradients"
             raise LaunchError(Code.NOT_DIFFERENTIABLE, op="CausalLM.logits", name="hidden", choices=choices)
@@ -247,13 +247,18 @@ class CausalLM(torch.nn.Module):
             ids, layout, call="logps", needs=needs, temperature=temperature, support=support
         )
         hidden = self.model(packed.ids, self._noted(packed.tokens, routes))
-        weight, ranks = self.lm_head.weight, self.model.ranks
+        weight, ranks = self.lm_head.weight, self._head_ranks
         shard = {} if ranks is None else {"group": ranks.group, "vocab_start": ranks.rank * len(weight)}
         made = ops.linear_logp(
             hidden, weight, packed.next_ids, mask=packed.has_next, needs=needs, temperature=temperature,
             softcap=self.config.final_softcap, support=support, **shard,
         )  # fmt: skip
         return LogProbs(*(None if x is None else packed.restore_next(x) for x in made))
+
+    @property
+    def _head_ranks(self) -> Ranks | None:
+        """The ranks that share the head's weight; None where each has all of it."""
+        return self.model.ranks if self.lm_head.shares else None
 
     def _noted(self, tokens: WholeSequences | PagedTokens, routes: RouteLog | None) -> Tokens:
         """Return tokens whose experts are noted in a log; refuse a log that this model cannot replay."""
@@ -282,8 +287,8 @@ class CausalLM(torch.nn.Module):
 
         `PagedCache.page_bytes(config, page_size, dtype)` are the bytes of one. Raises LaunchError.
         """
-        c, like, ranks = self.config, self.lm_head.weight, self.model.ranks
-        heads = c.num_key_value_heads if ranks is None else ranks.share(c.num_key_value_heads)
+        c, like, layers = self.config, self.lm_head.weight, self.model.layers
+        heads = layers[0].self_attn.options.key_heads if len(layers) else c.num_key_value_heads
         return PagedCache.empty(
             c.num_hidden_layers, pages, page_size, heads, c.head_dim, like.dtype, like.device
         )

@@ -155,6 +155,16 @@ class Ranks:
         made: torch.Tensor = _Whole.apply(x, self, self.tokens)
         return made
 
+    def own_rows(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the rows that this rank has of x, which every rank computes alike from all tokens.
+
+        In backward each rank has the gradient of all rows.
+        """
+        if not self.sequence:
+            return x
+        made: torch.Tensor = _OwnRows.apply(x, self)
+        return made
+
 
 def or_all_raise(ranks: Ranks | None, ids: object, make: Callable[[], T]) -> T:
     """Return make(), which comes before the embedding of ids; if it raises, so do the other ranks there.
@@ -197,3 +207,17 @@ class _Whole(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return grad[ctx.rows], None, None
+
+
+class _OwnRows(torch.autograd.Function):
+    """A rank's own tokens; the gradient is that of all."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+        ctx.ranks, ctx.tokens = ranks, len(x)
+        return x[ranks.rows(len(x))].clone()  # no view: it would keep all rows in memory
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.ranks.all_tokens(grad, ctx.tokens), None

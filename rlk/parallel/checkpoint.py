@@ -17,8 +17,9 @@ from rlk.nn.modules import take_memory
 from rlk.nn.ranks import Ranks
 from rlk.parallel.agree import agree_at_start
 from rlk.parallel.models import shared
-from rlk.parallel.plan import check_shares, cuts_of, dim_of, ranks_of
-from rlk.runtime.call.collective import ordered_gather
+from rlk.parallel.plan import check_shares, cuts_of, ranks_of
+from rlk.parallel.styles import Plan, resolved, told
+from rlk.runtime.call.collective import ordered_gather, share_of
 
 LOAD, SAVE = "rlk.parallel.from_pretrained", "rlk.parallel.save_pretrained"
 
@@ -29,6 +30,7 @@ def from_pretrained(
     *,
     tp: str | int | None = None,
     sp: bool = False,
+    plan: Plan | None = None,
     dtype: torch.dtype = torch.bfloat16,
     leaves: int | None = None,
     device: torch.device | str | None = None,
@@ -45,11 +47,11 @@ def from_pretrained(
     ranks = ranks_of(mesh, tp, sp)
     failure: Exception | None = None
     try:
-        model = _loaded(path, ranks, dtype, leaves, device, resolve)
+        model, facts = _loaded(path, ranks, plan, dtype, leaves, device, resolve)
     except Exception as error:
         failure = error
     _raise_on_all(failure, LOAD, "load their shares", path, ranks)
-    agree_at_start(LOAD, model, ranks, sp=sp)
+    agree_at_start(LOAD, model, ranks, sp=sp, **facts)
     return model
 
 
@@ -73,11 +75,11 @@ def save_pretrained(
     given = model.config_to_write(config)
     whole = {}
     for name, p in model.named_parameters():  # of tied weights the embedding's name alone
-        dim = dim_of(name)
-        if dim is not None:
+        share = share_of(p)
+        if share is not None:
             parts = ordered_gather(p.detach(), ranks.group, op=SAVE)
         if ranks.rank == 0:
-            whole[name] = p.detach().cpu() if dim is None else torch.cat([*parts.cpu()], dim)
+            whole[name] = p.detach().cpu() if share is None else torch.cat([*parts.cpu()], share.dim)
     failure: Exception | None = None
     try:
         if ranks.rank == 0:
@@ -112,20 +114,24 @@ def _device_of(group: dist.ProcessGroup) -> torch.device:
 def _loaded(
     path: str | os.PathLike[str],
     ranks: Ranks,
+    plan: Plan | None,
     dtype: torch.dtype,
     leaves: int | None,
     device: torch.device | str | None,
     resolve: dict[str, Any],
-) -> CausalLM:
+) -> tuple[CausalLM, dict[str, str]]:
+    """Return a rank's model, and its plan as facts that ranks compare."""
     found, config = read_checkpoint(path, leaves, **resolve)
-    check_shares(config, ranks)
     model = CausalLM(config, device="meta", dtype=dtype)
+    styles = resolved(model, plan, ranks.sequence)
+    check_shares(config, ranks, styles)
+    facts = told(model, styles)
     sources = check_tensors(found, stored(dict(model.named_parameters()), config), config)
     cuts = {}
     if ranks.size > 1:
-        cuts = cuts_of(model, ranks)
-        shared(model, ranks)
+        cuts = cuts_of(model, ranks, styles)
+        shared(model, ranks, styles)
     take_memory(model, device)
     load_tensors(stored(dict(model.named_parameters()), config), found, sources, cuts)
     model.source = found.config
-    return model
+    return model, facts

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from rlk.nn.compute import product_alone
-from rlk.nn.embedded import embedding_of_ranks
-from rlk.nn.modules import Embedding, Linear, RMSNorm
+from rlk.nn.embedded import embedding_of_ranks, whole_embedding_of_ranks
+from rlk.nn.modules import Attention, Embedding, GatedMLP, Linear, RMSNorm
 from rlk.nn.normed import norm_of_total, rms_norm_of_rows, with_weight_of_rows
 from rlk.nn.products import merged_linear, row_linear_of_ranks
 from rlk.nn.ranks import Ranks
+from rlk.nn.tokens import Tokens
 from rlk.runtime.binding.checks import wrong_value
 
 
@@ -137,6 +138,49 @@ class SequenceParallelRMSNorm(RMSNorm):
         """Return what `forward` returns of x and a residual, given their rounded sum."""
         y, residual = norm_of_total(total, self.weight.detach(), self.eps, self.profile)
         return with_weight_of_rows(y, total, self.weight, self.eps, self.profile, self.ranks), residual
+
+
+# --- layers that a plan leaves out, of which every rank has all --------------------------------------------
+
+
+class WholeEmbedding(Embedding):
+    """`rlk.nn.Embedding` of which a rank takes the rows of its own tokens; ranks compare the ids."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, *, ranks: Ranks, **options: Any) -> None:
+        super().__init__(num_embeddings, embedding_dim, **options)
+        self.ranks = ranks
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return [T, embedding_dim] of ids [T] of all tokens."""
+        self.ranks.tokens = len(ids)
+        return self.scaled(whole_embedding_of_ranks(ids, self.weight, self.ranks))
+
+
+class WholeAttention(Attention):
+    """`rlk.nn`'s attention of all tokens, between norms of a rank's own ones."""
+
+    ranks: Ranks
+
+    def forward(self, x: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+        """Return the rank's own rows [n, hidden], given x of these."""
+        return self.ranks.own_rows(super().forward(self.ranks.whole(x), tokens))
+
+
+class WholeGatedMLP(GatedMLP):
+    """`rlk.nn`'s MLP of all tokens, between norms of a rank's own ones."""
+
+    ranks: Ranks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the rank's own rows [n, hidden], given x of these."""
+        return self.ranks.own_rows(super().forward(self.ranks.whole(x)))
+
+
+def of_all_tokens(module: Attention | GatedMLP, ranks: Ranks) -> None:
+    """Let a layer with whole weights gather the tokens of all ranks, and keep the rows of this one."""
+    made: Any = module
+    made.__class__ = WholeAttention if isinstance(module, Attention) else WholeGatedMLP
+    made.ranks = ranks
 
 
 def _check_leaves(op: str, leaves: int, ranks: Ranks, name: str, extent: int) -> None:

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rlk.errors import Code, LaunchError
 from rlk.integrations.patching import Patched
 from rlk.nn.model import CausalLM
-from rlk.nn.modules import Attention, DecoderLayer, Embedding, Linear, RMSNorm, lay_out
+from rlk.nn.modules import Attention, DecoderLayer, Embedding, GatedMLP, Linear, RMSNorm, lay_out
 from rlk.nn.ranks import Ranks
 from rlk.parallel.agree import agree_at_start
 from rlk.parallel.layers import (
@@ -20,9 +20,12 @@ from rlk.parallel.layers import (
     RowParallelLinear,
     SequenceParallelRMSNorm,
     VocabParallelEmbedding,
+    WholeEmbedding,
+    of_all_tokens,
 )
 from rlk.parallel.patched import parallelize_patched
-from rlk.parallel.plan import OP, already_shared, check_shares, put, ranks_of, shares_of, style_of
+from rlk.parallel.plan import OP, Style, Styles, already_shared, check_shares, put, ranks_of, shares_of
+from rlk.parallel.styles import Plan, resolved, told
 
 Model = TypeVar("Model", CausalLM, Patched)
 
@@ -33,6 +36,7 @@ def parallelize(
     *,
     tp: str | int | None = None,
     sp: bool = False,
+    plan: Plan | None = None,
 ) -> Model:
     """Keep this rank's shares of a model's weights, and let ranks compute together; return the model.
 
@@ -40,65 +44,85 @@ def parallelize(
     Every rank has the same whole model, and calls it with the same arguments: ids of all tokens. mesh: a
     DeviceMesh, of which `tp` is a dim's name or number, or a process group. sp: between the products, a rank
     has its own tokens alone. Gradients are of a rank's shares, those of whole parameters (norms, biases of
-    row-parallel layers) the same on all ranks. Forward and gradients have the bits of one rank. `PLAN` has
-    the layers by name; one rank leaves the model as it is. `undo()` of a patch brings no whole weights back.
+    row-parallel layers) the same on all ranks. Forward and gradients have the bits of one rank; one rank
+    leaves the model as it is. `undo()` of a patch brings no whole weights back.
+
+    plan: how ranks share the layers, by patterns of their names: styles of torch.distributed.tensor.parallel,
+    or their names in transformers, as in a config's `base_model_tp_plan`; layers that it leaves out are whole
+    on every rank. None for `PLAN`, in which all are shared.
 
     Raises LaunchError on every rank, before anything is sent, where the number of ranks does not divide
-    leaves or heads, and where ranks differ in what `rlk.parallel.agree` compares of a model, or in sp; a rank
-    that does not come is named by the others after the timeout of the default group's store: that
-    of init_process_group, unless it was given a store.
+    leaves or heads, where the plan has no form that keeps the bits, and where ranks differ in what
+    `rlk.parallel.agree` compares of a model, in sp or in the plan; a rank that does not come is named by the
+    others after the timeout of the default group's store: that of init_process_group, unless it was given a
+    store.
     """
     if not isinstance(model, (Patched, CausalLM)):
         wanted, got = "rlk.nn.CausalLM, or what rlk.patch returns", type(model).__name__
         raise LaunchError(Code.ARG_TYPE, op=OP, name="model", wanted=wanted, got=got)
     ranks = ranks_of(mesh, tp, sp)
-    agree_at_start(OP, model, ranks, sp=sp)
+    whole = model.model if isinstance(model, Patched) else model
+    styles, refusal = _planned(whole, plan, sp)
+    taken = "taken" if refusal is None else str(refusal).partition("\n")[0]
+    agree_at_start(OP, model, ranks, sp=sp, plan=taken, **told(whole, styles))
+    if refusal is not None:
+        raise refusal
     if isinstance(model, Patched):
-        parallelize_patched(model, ranks)
+        parallelize_patched(model, ranks, styles)
         return model
     if model.model.ranks is not None:
         raise already_shared(model.model.ranks)
-    check_shares(model.config, ranks)
-    return model if ranks.size == 1 else shared(model, ranks)
+    check_shares(model.config, ranks, styles)
+    return model if ranks.size == 1 else shared(model, ranks, styles)
 
 
-def shared(model: CausalLM, ranks: Ranks) -> CausalLM:
+def _planned(model: torch.nn.Module, plan: Plan | None, sp: bool) -> tuple[Styles, LaunchError | None]:
+    """Return how ranks share a model's modules, and what is wrong with the plan: the other ranks are told."""
+    try:
+        return resolved(model, plan, sp), None
+    except LaunchError as refusal:
+        return {}, refusal
+
+
+def shared(model: CausalLM, ranks: Ranks, styles: Styles) -> CausalLM:
     """Keep a rank's shares of a model that was checked, which may be on the meta device; return the model."""
-    shares = shares_of(model, ranks)
+    shares = shares_of(model, ranks, styles)
     for name, module in list(model.named_modules()):
-        made = _made(name, module, ranks)
+        made = _made(name, module, ranks, styles.get(name))
         if made is not None:
             owner, _, last = name.rpartition(".")
             setattr(model.get_submodule(owner), last, made)
     put(model, shares)
-    for module in model.modules():
-        if isinstance(module, Attention):
+    for name, module in model.named_modules():
+        if isinstance(module, Attention) and f"{name}.o_proj" in styles:
             at = module.options
             module.options = replace(
                 at, heads=ranks.share(at.heads), key_heads=ranks.share(at.key_heads), ranks=ranks
             )
         elif isinstance(module, DecoderLayer):
             module.ranks = ranks
+        elif ranks.sequence and isinstance(module, Attention | GatedMLP):
+            if not any(each.startswith(f"{name}.") for each in styles):
+                of_all_tokens(module, ranks)
     model.model.ranks = ranks
-    model.lm_head.shares = {"weight": 0}
+    model.lm_head.shares = {"weight": 0} if "lm_head" in styles else {}
     lay_out(model)
     return model
 
 
-def _made(name: str, module: torch.nn.Module, ranks: Ranks) -> torch.nn.Module | None:
+def _made(name: str, module: torch.nn.Module, ranks: Ranks, style: Style | None) -> torch.nn.Module | None:
     """Return the layer that takes a module's place, without memory; None to keep the module."""
     on: dict[str, Any] = {"ranks": ranks, "device": "meta"}
     made: torch.nn.Module
-    match style_of(name):
-        case "column" | "row" as style:
+    match style:
+        case "column" | "row":
             kind = ColumnParallelLinear if style == "column" else RowParallelLinear
             assert isinstance(module, Linear)
             features = module.in_features, module.out_features
             made = kind(*features, module.bias is not None, leaves=module.leaves, **on)
-        case "vocab" if isinstance(module, Embedding):
-            made = VocabParallelEmbedding(
-                module.num_embeddings, module.embedding_dim, scale=module.scale, **on
-            )
+        case "vocab" | None if isinstance(module, Embedding):
+            layer = WholeEmbedding if style is None else VocabParallelEmbedding
+            made = layer(module.num_embeddings, module.embedding_dim, scale=module.scale, **on)
         case None if isinstance(module, RMSNorm) and ranks.sequence and ".self_attn." not in name:
             size = len(module.weight)
             made = SequenceParallelRMSNorm(size, eps=module.eps, profile=module.profile, **on)

@@ -19,8 +19,9 @@ OP = "parallelize"
 PIECES = 8
 """Pieces of a vocabulary, as `ops.linear_logp` folds it."""
 Style = Literal["column", "row", "vocab"]
+EMBEDDING = "model.embed_tokens"
 PLAN: dict[str, Style] = {
-    "model.embed_tokens": "vocab",
+    EMBEDDING: "vocab",
     "model.layers.*.self_attn.[qkv]_proj": "column",
     "model.layers.*.self_attn.o_proj": "row",
     "model.layers.*.mlp.gate_proj": "column",
@@ -32,18 +33,34 @@ PLAN: dict[str, Style] = {
 
 Norms and biases of row-parallel layers are whole on every rank.
 """
+GROUPS = (
+    ("self_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+    ("mlp", ("gate_proj", "up_proj", "down_proj")),
+)
+"""Modules that ranks share together, by the one that holds them: the last takes the columns of the others."""
+Styles = Mapping[str, Style]
+"""How ranks share the weights of a model's modules, by name; those of others are whole on every rank."""
 Cut = tuple[slice, ...]
 
 
 def style_of(name: str) -> Style | None:
-    """Return how ranks share the weight of a module, None if each has all of it."""
+    """Return how ranks share the weight of a module by `PLAN`, None if each has all of it."""
     return next((style for pattern, style in PLAN.items() if fnmatchcase(name, pattern)), None)
 
 
-def dim_of(name: str) -> int | None:
-    """Return the dim of a parameter that ranks share, by its name; None if each has all of it."""
+def default_styles(model: torch.nn.Module) -> Styles:
+    """Return how ranks share the modules of a model by `PLAN`."""
+    styles = {name: style_of(name) for name, _ in model.named_modules()}
+    return {name: style for name, style in styles.items() if style is not None}
+
+
+def dim_of(name: str, styles: Styles | None = None) -> int | None:
+    """Return the dim of a parameter that ranks share, by its name; None if each has all of it.
+
+    styles: None for those of `PLAN`, here and below.
+    """
     module, _, kind = name.rpartition(".")
-    match style_of(module):
+    match style_of(module) if styles is None else styles.get(module):
         case "column" | "vocab":
             return 0
         case "row" if kind == "weight":
@@ -51,9 +68,9 @@ def dim_of(name: str) -> int | None:
     return None
 
 
-def cuts_of(model: torch.nn.Module, ranks: Ranks) -> dict[str, Cut]:
+def cuts_of(model: torch.nn.Module, ranks: Ranks, styles: Styles | None = None) -> dict[str, Cut]:
     """Return the part of each parameter that this rank has, by the names of parameters that ranks share."""
-    dims = {name: (dim_of(name), p) for name, p in model.named_parameters(remove_duplicate=False)}
+    dims = {name: (dim_of(name, styles), p) for name, p in model.named_parameters(remove_duplicate=False)}
     return {
         name: (slice(None),) * dim + (_own(p.shape[dim], ranks),)
         for name, (dim, p) in dims.items()
@@ -66,9 +83,11 @@ def _own(extent: int, ranks: Ranks) -> slice:
     return slice(ranks.rank * each, (ranks.rank + 1) * each)
 
 
-def shares_of(model: torch.nn.Module, ranks: Ranks) -> dict[str, torch.nn.Parameter]:
+def shares_of(
+    model: torch.nn.Module, ranks: Ranks, styles: Styles | None = None
+) -> dict[str, torch.nn.Parameter]:
     """Return a rank's parameters by their names, each in memory of its own; tied ones stay one."""
-    cuts, made = cuts_of(model, ranks), dict[int, torch.nn.Parameter]()
+    cuts, made = cuts_of(model, ranks, styles), dict[int, torch.nn.Parameter]()
     found = {}
     for name, p in model.named_parameters(remove_duplicate=False):
         if name in cuts and id(p) not in made:
@@ -110,11 +129,18 @@ def _group_of(mesh: DeviceMesh, tp: str | int | None) -> dist.ProcessGroup:
     return mesh.get_group(tp)
 
 
-def check_shares(config: ModelConfig, ranks: Ranks) -> None:
+def shares_heads(styles: Styles) -> bool:
+    """Return whether ranks share the heads of attention."""
+    return any(name.endswith(".o_proj") for name in styles)
+
+
+def check_shares(config: ModelConfig, ranks: Ranks, styles: Styles | None = None) -> None:
     """Raise LaunchError with everything of a model that so many ranks cannot share; nothing was sent."""
     size, problems = ranks.size, []
     if size == 1:
         return
+    heads = styles is None or shares_heads(styles)
+    vocabulary = styles is None or "vocab" in styles.values()
     if config.experts is not None:
         problems.append(_refused("experts", config.experts.count, "a model without experts, or one rank"))
     elif config.leaves % size:
@@ -122,10 +148,10 @@ def check_shares(config: ModelConfig, ranks: Ranks) -> None:
         if size > PIECES or size & (size - 1):
             wanted = f"a multiple of the number of ranks, which must be 1, 2, 4 or 8 and is {size}"
         problems.append(_refused(LEAVES, config.leaves, wanted))
-    for name in ("num_attention_heads", "num_key_value_heads"):
+    for name in ("num_attention_heads", "num_key_value_heads") if heads else ():
         if (found := getattr(config, name)) % size:
             problems.append(_refused(name, found, f"a multiple of {size}, the number of ranks"))
-    if config.vocab_size % PIECES:
+    if vocabulary and config.vocab_size % PIECES:
         wanted = f"a multiple of {PIECES}, the pieces that ranks share"
         problems.append(_refused("vocab_size", config.vocab_size, wanted))
     if ranks.sequence and config.norm_profile == "vllm":

@@ -59,13 +59,6 @@ def trained(model: CausalLM) -> Found:
     return found | {f"stepped {name}": p for name, p in model.named_parameters()}
 
 
-def rounded_first(self: Ranks, partial_sum: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Sum over ranks as Megatron-LM does: parts of 16 bits, by the backend. The control."""
-    part = partial_sum.detach().bfloat16()
-    dist.all_reduce(part, group=self.group)
-    return part.to(dtype)[self.rows(len(part))]
-
-
 def tensor_parallel(group: dist.ProcessGroup, device: Device) -> Found:
     """Return what two ranks find that share weights."""
     found: Found = {}
@@ -88,7 +81,7 @@ def tensor_parallel(group: dist.ProcessGroup, device: Device) -> Found:
         made = partial(cases.patched_of, "qwen3, tied", device, **SIZES)
         calls["patched"] = lambda: cases.trained_patched(parallelize(made(), group, sp=True))
     found |= {name: call() for name, call in calls.items()}
-    with patch.object(Ranks, "total", rounded_first):
+    with patch.object(Ranks, "total", cases.rounded_first):
         found["rounded first"] = cases.training(parallelize(tiny("qwen3, tied", device), group))
     return found
 

@@ -1,9 +1,10 @@
 """Compiles, where there is no device, the kernels that device tests and benchmarks run: time there is dear.
 
 `python -m gpu.precompile gpu.cute_child attention` runs the cases whose names hold a word, with the CPU in
-the place of a Hopper, `python -m gpu.precompile benchmarks.bench_attention varlen` rows,
-`python -m gpu.precompile pytest FILE` tests: kernels go into the store that RLK_CACHE_DIR names and are not
-run, results are whatever memory held, and comparisons hold. `rlk cache export` makes one file of the store,
+the place of a Hopper, `python -m gpu.precompile pytest FILE` tests: kernels go into the store that
+RLK_CACHE_DIR names and are not run, results are whatever memory held, and comparisons hold. Those of a
+benchmark's rows are compiled side by side: `python -m gpu.precompile benchmarks.bench_attention varlen,full`
+takes rows whose names hold one of these texts. `rlk cache export` makes one file of the store,
 `rlk cache import` fills the
 device's; versions of compilers and of Python must be those of the device.
 """
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,10 +25,12 @@ import pytest
 import torch
 
 from benchmarks.dry import OnCpu
+from benchmarks.peers import Absent
 from benchmarks.rows import label
 from rlk.runtime.binding import invocation
 from rlk.runtime.call import dispatch
 from rlk.runtime.launch.record import ModuleRecord
+from rlk.runtime.prefetch import Observer, started, unwritten
 from rlk.target.facts import Target, target
 
 DEVICE = "sm_90a"
@@ -134,11 +138,27 @@ def of_children(module: str, words: str) -> None:
 
 
 def of_benchmark(module: str, words: str) -> None:
-    """Call the rows of a benchmark whose names hold these words."""
-    for case in importlib.import_module(module).cases():
-        if words in label({"op": case.op, "pass": case.passes, "shape": case.shape, **case.notes}):
-            print(case.op, case.passes, case.shape, flush=True)
-            case.rlk()()
+    """Compile, side by side, the kernels of rows whose names hold one of these words, with commas."""
+    begin, on = time.monotonic(), target(DEVICE)
+    futures = started(lambda observer: observe(module, words.split(","), observer), on)
+    print(f"{len(futures)} kernels were named within {time.monotonic() - begin:.0f} s", flush=True)
+    for future in futures:
+        future.result()
+    print(f"and compiled within {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def observe(module: str, words: list[str], observer: Observer) -> None:
+    """Tell what rows of a benchmark launch, and rlk's variants among their peers; nothing is computed."""
+    with dispatch.dispatch.recorded(lambda invocation, tensors: unwritten(invocation, tensors, observer)):
+        for case in importlib.import_module(module).cases():
+            name = label({"op": case.op, "pass": case.passes, "shape": case.shape, **case.notes})
+            if any(word in name for word in words):
+                print(name, flush=True)
+                case.rlk()()
+                for peer, made in case.peers.items():
+                    if peer.startswith("rlk"):
+                        with suppress(Absent):
+                            made()()
 
 
 def main(what: str, arguments: list[str]) -> None:

@@ -304,7 +304,7 @@ def refusal(every: Sequence[Facts]) -> str:
     if len({facts.node for facts in every}) > 1:
         return "the ranks are on several nodes"
     if len({facts.device for facts in every}) < len(every):
-        return "the ranks do not see each other's devices (CUDA_VISIBLE_DEVICES)"
+        return "ranks share a device, or do not see each other's (CUDA_VISIBLE_DEVICES)"
     for rank, facts in enumerate(every):
         for other in every:
             if other.device != facts.device and other.device not in facts.reached:
