@@ -92,6 +92,13 @@ def test_pages_name_ids_and_caches_that_cannot_be_read(model: CausalLM) -> None:
         WholeSequences.of(ends.float(), 4)
 
 
+def test_a_model_that_was_cast_to_f32_says_so() -> None:
+    wide = CausalLM(ModelConfig.of(FAMILIES["llama"]())).float()
+    with pytest.raises(LaunchError, match=r"weights=torch.float32(.|\n)*model.to\(torch.bfloat16\)"):
+        wide(ids(3))
+    wide.to(torch.float16)(ids(3))
+
+
 def test_checkpointing_is_switched_on_and_off(model: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
     own = nn_model.checkpointed

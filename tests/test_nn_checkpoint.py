@@ -257,6 +257,7 @@ def test_leaves_must_divide_what_is_split(folders: dict[str, Path]) -> None:
 def test_files_that_cannot_be_read_are_named(copy: Callable[[str], Path], tmp_path: Path) -> None:
     folder = copy("llama")
     file = folder / "model.safetensors"
+    assert "is a file" in str(refusal(file))
     file.write_bytes(file.read_bytes()[:-100])  # a copy that was cut off
     assert str(file) in str(refusal(folder))
     file.rename(folder / "pytorch_model.bin")
@@ -278,6 +279,7 @@ def test_options_that_would_be_ignored_are_refused(folders: dict[str, Path]) -> 
     assert "'device_map' is unknown" in str(refusal(folders["llama"], device_map="auto"))
     if not torch.cuda.is_available():
         assert "device='cuda' is not allowed" in str(refusal(folders["llama"], device="cuda"))
+    assert "device='gpu' is not allowed" in str(refusal(folders["llama"], device="gpu"))
     assert CausalLM.from_pretrained(folders["llama"], local_files_only=True).lm_head is not None
 
 

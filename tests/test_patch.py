@@ -694,6 +694,8 @@ def test_what_needs_no_patch_and_what_is_no_model_is_said() -> None:
     for each, name in ((own, "CausalLM"), (torch.nn.ModuleList([own.model]), "ModuleList")):
         with pytest.raises(LaunchError, match=f"rlk.nn.{name}(.|\n)*needs no patch"):
             rlk.patch(each)
+    with pytest.raises(LaunchError, match="rlk.patch: leaves=3(.|\n)*1, 2, 4 or 8"):
+        rlk.patch(made("Qwen3"), leaves=3)
     with pytest.raises(LaunchError, match="model must be a loaded model of transformers, got str"):
         rlk.patch("Qwen/Qwen3-0.6B")  # type: ignore[arg-type]
 

@@ -205,6 +205,8 @@ def patch(
     if any(isinstance(module, (CausalLM, Decoder)) for module in model.modules()):
         wanted = "a model of transformers: one of rlk.nn computes by rlk already, and needs no patch"
         raise wrong_value("rlk.patch", "model", f"rlk.nn.{type(model).__name__}", wanted)
+    if leaves not in (None, 1, 2, 4, 8):
+        raise wrong_value("rlk.patch", "leaves", leaves, "1, 2, 4 or 8")
     known_version(PEER, VERSIONS)
     if logits not in ("float32", "model"):
         raise LaunchError(
@@ -237,7 +239,7 @@ def _warn_of_adapters(wide: dict[str, torch.dtype]) -> None:
     warnings.warn(
         f"rlk.patch: {where}: adapters of {dtype} in a 16-bit model. Call it inside of torch.autocast, which "
         "rounds them in each call (Trainer does with bf16=True), or make them 16-bit: "
-        "peft.get_peft_model(..., autocast_adapter_dtype=False), or .to(torch.bfloat16) on them",
+        "autocast_adapter_dtype=False in peft's get_peft_model or from_pretrained, or .to(torch.bfloat16)",
         stacklevel=3,
     )
 

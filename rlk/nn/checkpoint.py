@@ -79,6 +79,8 @@ def read_checkpoint(
             what, choices = "option of from_pretrained", ", ".join(("dtype", "leaves", "device", *RESOLVE))
             raise LaunchError(Code.UNKNOWN_NAME, what=what, name=option, choices=choices)
     name = os.fspath(path)
+    if os.path.isfile(name):  # which is no name of a repository either
+        raise _unreadable(name, "is a file", f"name its folder, which holds {CONFIG} too")
     raw, given = _read_config(name, resolve)
     try:
         config = ModelConfig.of(given, leaves=leaves)

@@ -36,7 +36,7 @@ from rlk.nn.tokens import PagedTokens, Tokens, WholeSequences
 from rlk.ops.layout import Layout
 from rlk.ops.offsets import on_the_host
 from rlk.ops.results import Csr, LogProbs, Support
-from rlk.runtime.binding.checks import has_dims, has_dtype, is_tensor, wrong_type, wrong_value
+from rlk.runtime.binding.checks import has_dims, has_dtype, is_device, is_tensor, wrong_type, wrong_value
 from rlk.runtime.call.entry import watched
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -51,7 +51,9 @@ def check_dtype(dtype: object) -> None:
 
 def check_device(device: torch.device | str | None) -> None:
     """Raise LaunchError for a GPU where torch finds none."""
-    if device is not None and torch.device(device).type == "cuda" and not torch.cuda.is_available():
+    if device is None:
+        return
+    if is_device("CausalLM", device).type == "cuda" and not torch.cuda.is_available():
         raise wrong_value("CausalLM", "device", str(device), "a device that is here: torch finds no GPU")
 
 
@@ -88,6 +90,9 @@ class Decoder(torch.nn.Module):
         if self.ranks is not None:
             self.ranks.tokens = len(ids)
         x, residual = self.embed_tokens(ids), None
+        if x.dtype not in DTYPES:
+            wanted = f"{DTYPES[0]} or {DTYPES[1]}, as of model.to({DTYPES[0]}): products take 16-bit factors"
+            raise wrong_value("CausalLM", "the dtype of its weights", x.dtype, wanted)
         for layer in self.layers:
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 x, residual = checkpointed(layer, x, residual, tokens)
