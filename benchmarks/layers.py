@@ -75,7 +75,7 @@ def weights_of(config: ModelConfig) -> int:
 
 
 def layer_of(config: ModelConfig, device: str = "cuda") -> DecoderLayer:
-    """Make one layer with weights as torch draws them."""
+    """Make one layer with random weights."""
     tables = tables_of(config.ropes, config.max_position_embeddings)[0]
     layer = DecoderLayer(config, 0, tables, device=device, dtype=torch.bfloat16)
     lay_out(layer)

@@ -66,7 +66,7 @@ def gradients_of(loss: Tensor, model: torch.nn.Module) -> Tensor:
 
 
 def model_of(config: ModelConfig, device: str = "cuda") -> CausalLM:
-    """Make a model with weights as torch draws them."""
+    """Make a model with random weights."""
     return CausalLM(config, device=device, dtype=torch.bfloat16)
 
 

@@ -394,11 +394,20 @@ class Code(Enum):
         "{peer}: {count} of {of} log-probs of the rollout differ from the policy's, by up to {most}",
         "send the weights after every step, or keep the pass for old log-probs",
     )
-    PATCH_PART = (
-        "{where}: {what}: rlk.patch does not replace {left}",
-        "{instead}, or patch with strict=False, which leaves that as it is",
+    PATCH_PART = ("{where}: {what}", "{instead}")
+    PATCH_NOTHING = (
+        "rlk.patch exchanged nothing, because of the above",
+        "with strict=False it leaves that as it is, and exchanges {rest}",
     )
     PATCH_TWICE = ("{where} is patched already", "undo the first patch")
+    PATCH_UNDONE = (
+        "{op}: the patch of this model was undone: it computes by transformers again",
+        "call it inside of `with rlk.patch(model) as patched:`, or before patched.undo()",
+    )
+    PATCH_IN_PARTS = (
+        "{op}: the patched {model} holds no causal language model that is exchanged whole",
+        "patch a model with a head, such as Qwen3ForCausalLM; after strict=False see `.problems`",
+    )
     # checkpoints of models
     CHECKPOINT_FILE = ("{path}: {what}", "{instead}")
     CHECKPOINT_LACKS = ("{path}: missing tensors, {count} in all: {names}", "a {model} model has them")

@@ -209,5 +209,5 @@ def test_scores_that_are_no_numbers_are_refused() -> None:
 def test_supports_are_replayed_only_if_they_were_asked_for(lm: CausalLM) -> None:
     found = made(lm, [[1]], supports=False, max_new_tokens=1)
     assert found[0].support is None
-    with pytest.raises(LaunchError, match="supports=True"):
+    with pytest.raises(LaunchError, match=r"generations\[0\].support=None(.|\n)*supports=True"):
         packed_support(found)

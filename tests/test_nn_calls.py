@@ -12,6 +12,7 @@ from model_families import FAMILIES, LONGEST, VOCABULARY, equal
 from rlk import ops
 from rlk.errors import Code, LaunchError
 from rlk.nn import CausalLM, ModelConfig, WholeSequences, packed, products
+from rlk.nn import model as nn_model
 from rlk.nn.packed import pack_tokens
 from rlk.ops.offsets import all_good
 from rlk.specs.packing import POSITIONS
@@ -62,6 +63,50 @@ def test_bad_calls_name_what_was_found(model: CausalLM, what: str, view: str) ->
     with pytest.raises(LaunchError) as caught:
         getattr(model, view)(*make())
     assert caught.value.code is code and words in str(caught.value) and "CausalLM" in str(caught.value)
+
+
+def test_arguments_of_transformers_are_refused_with_what_takes_their_place(model: CausalLM) -> None:
+    for call in (model, model.logps):
+        for name, value, said in (
+            ("attention_mask", torch.ones(2, 4), r"'attention_mask \[2, 4\]' is unknown\n.*Layout.padded"),
+            ("position_ids", None, "'position_ids' is unknown\n.*layout=, whose sequences count"),
+            ("nonsense", 1, "'nonsense' is unknown\n.*ids, layout, .*routes"),
+        ):
+            with pytest.raises(LaunchError, match=said):
+                call(ids(2, 4), **{name: value})
+
+
+def test_pages_name_ids_and_caches_that_cannot_be_read(model: CausalLM) -> None:
+    table, one, ends = (torch.tensor(x, dtype=torch.int32) for x in ([[0]], [4], [0, 4]))
+    cache = model.cache(1)
+    for given, held, said in (
+        (ids(4).short(), cache, "CausalLM.prefill: ids has dtype torch.int16, expected torch.int64 or"),
+        (ids(4) + VOCABULARY, cache, f"CausalLM.prefill: ids={VOCABULARY + 3} is not allowed"),
+        (ids(4), None, "cache must be a rlk.nn.PagedCache"),
+    ):
+        with pytest.raises(LaunchError, match=said):
+            model.prefill(given, held, table, one, ends)  # type: ignore[arg-type]
+    padding = torch.cat((ids(4), torch.tensor([-1])))  # is not looked at
+    assert equal(model.prefill(padding, cache, table, one, ends)[:4], model(ids(4)))
+    with pytest.raises(LaunchError, match="WholeSequences.of: cu_seqlens has dtype torch.float32"):
+        WholeSequences.of(ends.float(), 4)
+
+
+def test_a_model_that_was_cast_to_f32_says_so() -> None:
+    wide = CausalLM(ModelConfig.of(FAMILIES["llama"]())).float()
+    with pytest.raises(LaunchError, match=r"weights=torch.float32(.|\n)*model.to\(torch.bfloat16\)"):
+        wide(ids(3))
+    wide.to(torch.float16)(ids(3))
+
+
+def test_checkpointing_is_switched_on_and_off(model: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    own = nn_model.checkpointed
+    monkeypatch.setattr(nn_model, "checkpointed", lambda *args: (ran.append(1), own(*args))[1])
+    for switch in (model.gradient_checkpointing_enable, model.gradient_checkpointing_disable):
+        switch()
+        model(ids(3))
+        assert len(ran) == 2  # layers of the first call
 
 
 def test_lengths_on_a_device_are_looked_at_by_a_kernel(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import nn_cases
 import pytest
 import torch
 import transformers
@@ -15,7 +18,7 @@ from model_families import FAMILIES, equal, loaded, written
 from safetensors.torch import load_file, save_file
 
 from rlk.errors import Code, LaunchError
-from rlk.nn import CausalLM, ModelConfig
+from rlk.nn import CausalLM, Decoder, ModelConfig
 from rlk.nn import model as nn_model
 from rlk.nn.checkpoint import EMBEDDING, HEAD
 from rlk.nn.modules import merged_parameters
@@ -159,10 +162,13 @@ def test_all_that_is_wrong_with_tensors_is_one_message(copy: Callable[[str], Pat
             del tensors[f"model.layers.{layer}.mlp.up_proj.weight"]
         tensors["score.weight"] = torch.zeros(2, 64)
         tensors["model.norm.weight"] = torch.zeros(32)
+        tensors[HEAD] = tensors[HEAD].double()
 
     error = refusal(rewritten(copy("qwen3"), change))
-    assert codes(error) == [Code.CHECKPOINT_LACKS, Code.CHECKPOINT_EXTRA, Code.CHECKPOINT_SHAPE]
-    for words in ("missing tensors, 2 in all: model.layers.{0..1}.mlp.up_proj.weight", "score.weight",
+    wrong = [Code.CHECKPOINT_LACKS, Code.CHECKPOINT_EXTRA, Code.CHECKPOINT_SHAPE, Code.CHECKPOINT_DTYPE]
+    assert codes(error) == wrong
+    for words in ("lm_head.weight has dtype F64",
+                  "missing tensors, 2 in all: model.layers.{0..1}.mlp.up_proj.weight", "score.weight",
                   "model.norm.weight has shape [32], expected [64]"):  # fmt: skip
         assert words in str(error)
 
@@ -226,8 +232,13 @@ def test_an_unsupported_config_names_what_is_supported(
 def test_all_that_is_wrong_with_a_config_is_one_message(copy: Callable[[str], Path]) -> None:
     folder = rewritten(edited(copy("llama"), rope_parameters=DYNAMIC, hidden_act="relu"), quantized)
     error = refusal(folder, leaves=5)
-    for words in ("dynamic", "relu", "rlk_leaves=5", "I8"):
+    for words in ('config.rope_parameters["rope_type"]=\'dynamic\'', "relu", "rlk.nn: leaves=5", "I8"):
         assert words in str(error)
+    with pytest.raises(LaunchError, match=r'config\.rope_scaling\["type"\]='):
+        ModelConfig.of(nn_cases.QWEN3 | {"rope_scaling": {"type": "dynamic"}})
+    kinds = dict.fromkeys(("full_attention", "sliding_attention"), DYNAMIC)
+    with pytest.raises(LaunchError, match=r'config\.rope_parameters\["sliding_attention"\]\["rope_type"\]='):
+        ModelConfig.of(FAMILIES["gemma3_text"]().to_dict() | {"rope_parameters": kinds})
 
 
 def quantized(tensors: dict[str, torch.Tensor]) -> None:
@@ -246,6 +257,7 @@ def test_leaves_must_divide_what_is_split(folders: dict[str, Path]) -> None:
 def test_files_that_cannot_be_read_are_named(copy: Callable[[str], Path], tmp_path: Path) -> None:
     folder = copy("llama")
     file = folder / "model.safetensors"
+    assert "is a file" in str(refusal(file))
     file.write_bytes(file.read_bytes()[:-100])  # a copy that was cut off
     assert str(file) in str(refusal(folder))
     file.rename(folder / "pytorch_model.bin")
@@ -267,6 +279,7 @@ def test_options_that_would_be_ignored_are_refused(folders: dict[str, Path]) -> 
     assert "'device_map' is unknown" in str(refusal(folders["llama"], device_map="auto"))
     if not torch.cuda.is_available():
         assert "device='cuda' is not allowed" in str(refusal(folders["llama"], device="cuda"))
+    assert "device='gpu' is not allowed" in str(refusal(folders["llama"], device="gpu"))
     assert CausalLM.from_pretrained(folders["llama"], local_files_only=True).lm_head is not None
 
 
@@ -336,14 +349,114 @@ def test_a_shard_size_that_is_none_is_refused(folders: dict[str, Path], tmp_path
 def test_a_model_that_was_not_loaded_is_written_with_its_config(tmp_path: Path) -> None:
     config = FAMILIES["gemma3_text"]()
     model = CausalLM(ModelConfig.of(config))
-    with pytest.raises(LaunchError, match="config is required"):
-        model.save_pretrained(tmp_path)
-    with pytest.raises(LaunchError, match="a config of this model"):
+    with pytest.raises(LaunchError, match="a config of this model: .* model_type, "):
         model.save_pretrained(tmp_path, config=FAMILIES["llama"]())
+    with pytest.raises(LaunchError, match="config must be a config of transformers, or its dict, got int"):
+        model.save_pretrained(tmp_path, config=5)
+    for other, said in (
+        ({"source": None}, "required for a ModelConfig that ModelConfig.of did not make(.|\n)*gemma3_text"),
+        ({"rms_norm_eps": 1e-3}, "reads another rms_norm_eps"),
+    ):
+        with pytest.raises(LaunchError, match=said):
+            CausalLM(replace(model.config, **other), device="meta").save_pretrained(tmp_path)
     model.save_pretrained(tmp_path, config=config)
     found = CausalLM.from_pretrained(tmp_path)
     assert found.config == model.config and equal(found.lm_head.weight, model.lm_head.weight)
     assert equal(dict(loaded(tmp_path, "auto").named_parameters())[EMBEDDING], model.lm_head.weight)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_of_a_config_is_written_without_naming_it_again(family: str, tmp_path: Path) -> None:
+    """Of a config, and of its dict; the class that engines look up is written too."""
+    config = FAMILIES[family]()
+    for given in (config, config.to_dict()):
+        model = CausalLM(ModelConfig.of(given, leaves=2))
+        model.save_pretrained(tmp_path)
+        found, theirs = CausalLM.from_pretrained(tmp_path), loaded(tmp_path, "auto")
+        assert found.config == model.config
+        assert all(equal(p, q) for p, q in zip(found.parameters(), model.parameters(), strict=True))
+        written = json.loads((tmp_path / "config.json").read_text())
+        assert written["architectures"] == [type(theirs).__name__]
+
+
+def test_what_a_dict_leaves_out_is_not_what_a_class_has(tmp_path: Path) -> None:
+    """Heads of 8 that follow from the sizes are written; a base of angles that nobody named is refused."""
+    few = {name: x for name, x in nn_cases.QWEN3.items() if name not in ("head_dim", "tie_word_embeddings")}
+    model = CausalLM(ModelConfig.of(few))
+    model.save_pretrained(tmp_path)
+    assert CausalLM.from_pretrained(tmp_path).config == model.config and model.config.head_dim == 8
+    mixtral = few | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    del mixtral["rope_theta"]  # 1e4 where none is named, and 1e6 in transformers' MixtralConfig
+    with pytest.raises(LaunchError, match="reads another ropes in it"):
+        CausalLM(ModelConfig.of(mixtral)).save_pretrained(tmp_path)
+
+
+def test_weights_of_f16_are_rounded_with_a_warning_unless_it_is_asked_for(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    half = CausalLM.from_pretrained(folders["llama"], dtype=torch.float16)
+    half.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match=r"21 of 21 tensors are float16(.|\n)*dtype=torch.float16 to keep"):
+        assert CausalLM.from_pretrained(tmp_path).lm_head.weight.dtype == torch.bfloat16
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        CausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+        kept = CausalLM.from_pretrained(tmp_path, dtype=torch.float16)
+        CausalLM.from_pretrained(folders["llama"])  # f32: every model is of fewer bits
+    assert equal(kept.lm_head.weight, half.lm_head.weight)
+
+
+# --- random weights --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_are_drawn_as_transformers_draws_them(family: str) -> None:
+    """The mean and spread of each parameter; those of norms and biases are numbers that both have."""
+    config = FAMILIES[family]()
+    config.initializer_range = 0.05
+    torch.manual_seed(1)
+    wanted = dict(transformers.AutoModelForCausalLM.from_config(config).float().named_parameters())
+    ours = CausalLM(ModelConfig.of(config))
+    assert {name for name, _ in ours.named_parameters()} == set(wanted)
+    for name, p in ours.named_parameters():
+        got, want = p.detach().float(), wanted[name].detach()
+        if p.dim() == 1:
+            assert torch.equal(got, want), name
+        else:
+            few = 4 * 0.05 / got.numel() ** 0.5  # errors of a mean
+            assert abs(got.std() - want.std()) < few and abs(got.mean()) < few, name
+
+
+def test_a_seed_draws_the_same_weights_of_a_deviation_of_one_fiftieth() -> None:
+    config = ModelConfig.of(nn_cases.QWEN3)
+    assert config.initializer_range == 0.02
+    models = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        models.append(CausalLM(config))
+    first, again, other = (m.model.embed_tokens.weight for m in models)
+    assert equal(first, again) and not equal(first, other) and 0.018 < first.float().std() < 0.022
+    assert 0.018 < models[0].lm_head.weight.float().std() < 0.022
+    layer = models[0].model.layers[0].self_attn.q_proj
+    with torch.no_grad():
+        layer.weight.zero_()
+    layer.reset_parameters()
+    assert 0.018 < layer.weight.float().std() < 0.022
+    with pytest.raises(LaunchError, match="config.initializer_range='much'"):
+        ModelConfig.of(nn_cases.QWEN3 | {"initializer_range": "much"})
+
+
+def test_a_model_is_made_of_its_own_config_alone() -> None:
+    for given, said in (
+        (FAMILIES["llama"](), r"rlk.nn.ModelConfig \(ModelConfig.of\(config\)"),
+        (nn_cases.QWEN3, r"ModelConfig.of\(config\) makes one of a config of transformers or of its dict"),
+        ("a/path", r"CausalLM.from_pretrained\(path\)"),
+    ):
+        for kind in (CausalLM, Decoder):
+            with pytest.raises(LaunchError, match=said):
+                kind(given)  # type: ignore[arg-type]
+    with pytest.raises(LaunchError, match="config of transformers, or its dict, got int"):
+        ModelConfig.of(5)
 
 
 def test_a_bit_that_is_lost_in_a_file_is_seen(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -350,6 +350,19 @@ def test_a_missing_expert_is_named(folder: Path, tmp_path: Path) -> None:
         CausalLM.from_pretrained(tmp_path)
 
 
+def test_experts_are_drawn_as_transformers_draws_them(model: CausalLM) -> None:
+    """Weights, sinks and biases of routers with the deviation of the config, biases of experts 0."""
+    made = CausalLM(replace(model.config, initializer_range=0.05))
+    for name, p in made.named_parameters():
+        x = p.detach().float()
+        if name.endswith(("proj.bias", "proj_bias")):
+            assert not x.any(), name
+        elif x.numel() < 100:  # sinks and biases of routers, too few for a deviation
+            assert "norm" in name or (x.any() and x.abs().max() < 6 * 0.05), name
+        elif "norm" not in name:
+            assert 0.9 * 0.05 < x.std() < 1.1 * 0.05 and abs(x.mean()) < 0.01, name
+
+
 def test_ids_of_numerics_depend_on_the_experts(model: CausalLM) -> None:
     experts = model.config.experts
     assert experts is not None
@@ -364,7 +377,9 @@ def test_ids_of_numerics_depend_on_the_experts(model: CausalLM) -> None:
     [
         ("qwen3_moe", {"num_experts_per_tok": 9}, "num_experts_per_tok=9"),
         ("qwen3_moe", {"moe_intermediate_size": None}, "moe_intermediate_size=None"),
-        ("qwen3_moe", {"rlk_leaves": 4, "num_experts": 6}, "num_experts=6"),
+        ("qwen3_moe", {"rlk_leaves": 4, "num_experts": 6}, "config.num_experts=6"),
+        ("mixtral", {"rlk_leaves": 4, "num_local_experts": 6}, "config.num_local_experts=6"),
+        ("mixtral", {"rlk_leaves": 4, "num_local_experts": 6}, "a multiple of config.rlk_leaves = 4"),
         ("gpt_oss", {"swiglu_limit": None}, "swiglu_limit=None"),
         ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step=0"),
     ],

@@ -459,8 +459,11 @@ def test_wide_adapters_need_autocast() -> None:
     for n, module in model.named_modules():
         if ".lora_" in n and isinstance(module, torch.nn.Linear):
             module.float()
-    with rlk.patch(model):
-        with pytest.raises(UnsupportedError, match="autocast_adapter_dtype=False"):
+    first = r"model\.layers\.0\.self_attn\.q_proj\.lora_A\.default"
+    with pytest.warns(UserWarning, match=rf"{first} and \d+ more: adapters of torch.float32 .*autocast"):
+        undo = rlk.patch(model)
+    with undo:
+        with pytest.raises(UnsupportedError, match=rf"{first} with weights of torch.float32(.|\n)*adapter"):
             alone(model)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             want = alone(model)
@@ -600,7 +603,8 @@ def problems(model: Any, **options: Any) -> str:
     with pytest.raises(UnsupportedError) as raised:
         rlk.patch(model, **options)
     assert state(model) == before
-    assert {d.code.name for d in raised.value.diagnostics} == {"PATCH_PART"}
+    *parts, last = (d.code.name for d in raised.value.diagnostics)
+    assert set(parts) == {"PATCH_PART"} and last == "PATCH_NOTHING"
     return str(raised.value)
 
 
@@ -619,12 +623,18 @@ def test_all_that_cannot_be_exchanged_is_one_error(capsys: pytest.CaptureFixture
         "attention_dropout=0.1",
         "layers.1.mlp.up_proj: a Linear4bit",
         "q_norm: parameters of torch.f",
+        "strict=False it leaves that as it is, and exchanges linear layers (14), norms (8), embeddings (1);",
     ):
         assert part in said
+    assert max(map(len, said.splitlines()[:-1])) < 110 and said.count("strict=False") == 1
     with rlk.patch(model, strict=False) as patched:
         printed = capsys.readouterr().out
-        assert printed.count("rlk.patch: ") == 1 + len(patched.problems) == 4
-        assert "rlk.patch: exchanged: linear layers (14), norms (8), embeddings (1)\n" in printed
+        *parts, last = printed.splitlines()
+        assert parts == [f"rlk.patch: not exchanged: {each}" for each in patched.problems] and len(parts) == 3
+        assert parts[2].endswith("up_proj: a Linear4bit, quantized or unknown (load the model unquantized)")
+        assert last.startswith("rlk.patch: exchanged: linear layers (14), norms (8), embeddings (1); not ")
+        with pytest.raises(LaunchError, match="Qwen3ForCausalLM holds no causal language model that is exch"):
+            patched.logps(IDS[None])
         assert plain(layer.mlp.gate_proj) and "forward" not in vars(model.model)
     layer.self_attn.q_norm.bfloat16()
     model.eval()
@@ -644,7 +654,7 @@ def test_ids_outside_of_the_vocabulary_are_refused() -> None:
                 model(torch.tensor([[1, token]]))
 
 
-def test_other_models_are_refused() -> None:
+def test_other_models_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     config = transformers.GPT2Config(vocab_size=61, n_embd=32, n_layer=1, n_head=2)
     gpt2 = transformers.GPT2LMHeadModel(config).to(torch.bfloat16).eval()
     assert "GPT2LMHeadModel has no decoder that rlk knows" in problems(gpt2)
@@ -653,11 +663,17 @@ def test_other_models_are_refused() -> None:
             patched.numerics_id("cpu")
         assert "forward" in vars(gpt2.lm_head) and patched.problems
         assert gpt2(IDS[None]).logits.isfinite().all()
-    (said,) = problems(made("Qwen3").float()).split("[PATCH_PART]")[:-1]  # not one for each module
+    wide = made("Qwen3").float()
+    (said,) = problems(wide).split("[PATCH_PART]")[:-1]  # not one for each module
     assert "model.embed_tokens and 24 more: parameters of torch.float32" in said
+    capsys.readouterr()
+    with rlk.patch(wide, strict=False):
+        why, last = capsys.readouterr().out.splitlines()
+        assert "24 more: parameters of torch.float32, and rlk's products take 16-bit factors (load" in why
+        assert last == "rlk.patch: exchanged: nothing"
     dynamic = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
     (said,) = problems(made("Qwen2", rope_parameters=dynamic)).split("[PATCH_PART]")[:-1]
-    assert "rope_type='dynamic'" in said
+    assert "config.rope_parameters[\"rope_type\"]='dynamic'" in said
 
     class Own(transformers.Qwen3ForCausalLM):
         def forward(self, *given: Any, **options: Any) -> Any:
@@ -671,6 +687,29 @@ def test_other_models_are_refused() -> None:
     assert "other code put on the object" in problems(model)
     with pytest.raises(LaunchError, match="logits"):
         rlk.patch(made("Qwen3"), logits="half")  # type: ignore[arg-type]
+
+
+def test_what_needs_no_patch_and_what_is_no_model_is_said() -> None:
+    own = rlk.nn.CausalLM(rlk.nn.ModelConfig.of(made("Qwen3").config), device="meta")
+    for each, name in ((own, "CausalLM"), (torch.nn.ModuleList([own.model]), "ModuleList")):
+        with pytest.raises(LaunchError, match=f"rlk.nn.{name}(.|\n)*needs no patch"):
+            rlk.patch(each)
+    with pytest.raises(LaunchError, match="rlk.patch: leaves=3(.|\n)*1, 2, 4 or 8"):
+        rlk.patch(made("Qwen3"), leaves=3)
+    with pytest.raises(LaunchError, match="model must be a loaded model of transformers, got str"):
+        rlk.patch("Qwen/Qwen3-0.6B")  # type: ignore[arg-type]
+
+
+def test_log_probs_after_undo_say_that_the_patch_is_gone() -> None:
+    model = made("Qwen3")
+    with rlk.patch(model) as patched:
+        assert patched.logps(IDS[None]).logp is not None
+    for call in (lambda: patched.logps(IDS[None]), lambda: patched.numerics_id("cpu")):
+        with pytest.raises(LaunchError, match="the patch of this model was undone"):
+            call()
+    with rlk.patch(made("Qwen3", "Model")) as patched:
+        with pytest.raises(LaunchError, match="Qwen3Model holds no causal language model"):
+            patched.logps(IDS[None])
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -690,6 +729,44 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
                                      "position_ids": torch.cat([torch.arange(1), torch.arange(65)])[None]}),
     "both directions": ("is_causal", {"is_causal": False}),
 }  # fmt: skip
+
+
+LIST: Any = [[1, 2]]
+BAD: dict[str, tuple[str, dict[str, Any]]] = {
+    "a list of ids": ("input_ids must be a torch.Tensor, got list", {"input_ids": LIST}),
+    "one dim": (r"input_ids has 1 dims \(24,\), expected 2 dims \[B, L\]", {"input_ids": IDS}),
+    "short ids": ("input_ids has dtype torch.int16", {"input_ids": IDS[None].short()}),
+    "a list as a mask": ("attention_mask that is list", {"attention_mask": LIST}),
+    "a mask to be added": ("floats that are not 0 and 1", {"attention_mask": torch.full((1, 24), -1e9)}),
+    "a complex mask": ("attention_mask has dtype torch.complex64",
+                       {"attention_mask": torch.ones(1, 24, dtype=torch.complex64)}),
+    "a list of positions": ("position_ids must be a torch.Tensor", {"position_ids": LIST}),
+    "float positions": ("position_ids has dtype torch.float32", {"position_ids": PACKED.float()}),
+    "fewer positions": (r"position_ids \(1, 20\) of tokens \(1, 24\)", {"position_ids": PACKED[:, :20]}),
+    "a list of offsets": ("cu_seq_lens_q must be a torch.Tensor", {"cu_seq_lens_q": [0, 24]}),
+    "float offsets": ("cu_seq_lens_q has dtype torch.float32", {"cu_seq_lens_q": torch.tensor([0.0, 24.0])}),
+    "offsets of fewer": (r"cu_seq_lens_q=\[0, 20\].*\n.*to 24", {"cu_seq_lens_q": torch.tensor([0, 20])}),
+    "an unknown keyword": (r"a forward with token_type_ids \[1, 24\]", {"token_type_ids": IDS[None]}),
+    "labels": ("leave labels out", {"labels": IDS[None]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_inputs_that_log_probs_cannot_take_are_named(case: str) -> None:
+    said, options = BAD[case]
+    with rlk.patch(made("Qwen3")) as patched, pytest.raises((LaunchError, UnsupportedError), match=said):
+        patched.logps(**{"input_ids": IDS[None], **options})
+
+
+def test_integers_of_32_bits_and_masks_of_any_kind_give_the_same_bits() -> None:
+    with rlk.patch(made("Qwen3")) as patched, torch.no_grad():
+        view = VIEWS["padded left"]
+        want = patched.logps(**view).logp
+        for dtype in (torch.bool, torch.uint8, torch.float32):
+            assert_same_bits(patched.logps(view["input_ids"].int(), attention_mask=LEFT.to(dtype)).logp, want)
+        packed = patched.logps(IDS[None].int(), position_ids=PACKED.int()).logp
+        assert_same_bits(packed, patched.logps(IDS[None], position_ids=PACKED).logp)
+        assert not patched.logps(IDS[None], attention_mask=torch.zeros(1, TOKENS)).logp.any()
 
 
 @pytest.mark.parametrize("case", REFUSED)

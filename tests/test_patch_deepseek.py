@@ -45,12 +45,13 @@ def test_latent_attention_is_refused_with_what_is_exchanged(
     with pytest.raises(UnsupportedError) as raised:
         rlk.patch(model)
     assert "deepseek_v3" in str(raised.value) and "strict=False" in str(raised.value)
-    assert str(raised.value).count("PATCH_PART") == 1
+    assert str(raised.value).count("[PATCH_PART]") == 1
     assert "forward" not in vars(blocks(model)[0])
     with rlk.patch(model, strict=False):
         printed = capsys.readouterr().out
-    assert "does not replace its forward, nor those of attention, gated MLPs, layers and models" in printed
+    assert "not exchanged: model: rlk.nn: config.model_type='deepseek_v3' is not allowed (" in printed
     assert "exchanged: linear layers (25), norms (13), embeddings (1), layers of experts" in printed
+    assert "not attention, gated MLPs, layers and models, so that bits depend on the batch" in printed
 
 
 @pytest.mark.parametrize(("name", "value"), [("hidden_act", "gelu"), ("n_group", 16), ("topk_group", 0)])

@@ -441,7 +441,7 @@ def test_a_head_of_its_own_is_refused_by_a_target_that_ties_it() -> None:
 def test_models_with_other_leaves_are_refused_before_a_weight_is_copied() -> None:
     source, target = model(seed=1), model(seed=2, rlk_leaves=2)
     before = digest(target).total
-    with pytest.raises(LaunchError, match=r"target: rlk_leaves=2 .*\n.*1, that of the source") as raised:
+    with pytest.raises(LaunchError, match=r"target: leaves=2 .*\n.*1, that of the source") as raised:
         transfer(source, target)
     assert raised.value.code is Code.ARG_VALUE and digest(target).total == before
     again = model(seed=3, rlk_leaves=2)
@@ -454,7 +454,7 @@ def test_leaves_of_a_patched_model_are_compared_too() -> None:
     theirs = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     source = model(seed=1, rlk_leaves=2)
     total = transfer(source, theirs).total  # rlk does not compute it: any leaves
-    with rlk.patch(theirs), pytest.raises(LaunchError, match="target: rlk_leaves=1 "):
+    with rlk.patch(theirs), pytest.raises(LaunchError, match="target: leaves=1 "):
         transfer(source, theirs)
     with rlk.patch(theirs, leaves=2):
         assert transfer(source, theirs).total == total

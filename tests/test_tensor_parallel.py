@@ -641,9 +641,9 @@ def test_what_ranks_write_is_the_whole_model(ranks: list[Found]) -> None:
 # --- refusals: a group that can send nothing shows that none comes after something was sent ---
 
 BAD: dict[str, tuple[int, dict[str, Any], tuple[str, ...]]] = {
-    "a model with one leaf": (2, {"rlk_leaves": 1}, ("rlk_leaves=1", "multiple of 2", "leaves=8")),
-    "fewer leaves than ranks": (4, {"rlk_leaves": 2}, ("rlk_leaves=2", "multiple of 4")),
-    "three ranks": (3, {}, ("rlk_leaves=8", "1, 2, 4 or 8 and is 3")),
+    "a model with one leaf": (2, {"rlk_leaves": 1}, (": leaves=1", "multiple of 2", "leaves=8")),
+    "fewer leaves than ranks": (4, {"rlk_leaves": 2}, (": leaves=2", "multiple of 4")),
+    "three ranks": (3, {}, (": leaves=8", "1, 2, 4 or 8 and is 3")),
     "more ranks than key heads": (8, {}, ("num_key_value_heads=4", "multiple of 8")),
     "heads that ranks do not divide": (
         4,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import re
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 from rlk import cli
+from rlk.cli.verify import add_arguments
 from rlk.errors import Code, LaunchError
 from rlk.nn import CausalLM
 from rlk.observe import finite, randomize
@@ -627,9 +629,18 @@ def test_bad_options_are_refused_before_anything_runs(tmp_path: Path, rlk: Rlk) 
         ("--device", "cuda:99", "expected one of cpu"),
         ("--tokens", "0", "no whole number of at least 1"),
         ("--views", "decoding", "invalid choice"),
+        ("--views", "rollout,decoding", "invalid choice: 'decoding' (choose from training, prefill, decode,"),
     ):
         status, _, err = rlk("verify", "tiny", option, value)
         assert status == 2 and said in err and option in err
+
+
+def test_views_are_named_with_commas_or_one_by_one() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for given in (["--views", "rollout, decode", "--views=ranks"], ["--views=rollout,decode,ranks"]):
+        assert parser.parse_args(["tiny", *given]).views == ["rollout", "decode", "ranks"]
+    assert parser.parse_args(["tiny"]).views == parser.parse_args(["tiny"]).views == []
 
 
 def test_a_reader_that_leaves_keeps_the_rows(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     groups = "; ".join(f"{name} ({what})" for name, what in GROUPS.items())
     parser.add_argument(
-        "--views", action="append", choices=GROUPS, default=[], metavar="GROUP",
-        help=f"only these, beside the controls; may be repeated: {groups}",
+        "--views", action="extend", type=_groups, default=[], metavar="GROUP,...",
+        help=f"only these, beside the controls; with commas between them, or repeated: {groups}",
     )  # fmt: skip
     parser.add_argument(
         "--tokens",
@@ -68,6 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", type=Path, metavar="FILE",
         help="keep finished rows in this file; the same command goes on from there after an interruption",
     )  # fmt: skip
+
+
+def _groups(text: str) -> list[str]:
+    """Return the groups of views that an option names, with commas between them."""
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in GROUPS]:
+        told = ", ".join(map(repr, unknown))
+        raise argparse.ArgumentTypeError(f"invalid choice: {told} (choose from {', '.join(GROUPS)})")
+    return names
 
 
 def run(arguments: argparse.Namespace) -> int:

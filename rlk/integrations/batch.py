@@ -11,9 +11,11 @@ from rlk import ops
 from rlk.integrations.tensors import no_form
 from rlk.nn.packed import spread
 from rlk.nn.tokens import Heads, Tokens, WholeSequences
-from rlk.ops.offsets import owners_of
+from rlk.ops.offsets import checked_offsets, on_the_host, owners_of, refuse_misplaced
+from rlk.runtime.binding.checks import has_dims, has_dtype, is_tensor
 
-PEER = "transformers"
+PEER, OP = "transformers", "rlk.patch"
+INTEGERS = (torch.int64, torch.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +70,14 @@ class CachedSequences:
         return ops.varlen_attention(q, keys, values, self.cu_q, self.cu_k, **options).o
 
 
+def check_given(given: object) -> None:
+    """Raise LaunchError for what are no ids [B, L], int32 or int64, and no embeddings [B, L, hidden]."""
+    x = is_tensor(OP, "input_ids", given)
+    if not (x.is_floating_point() and x.dim() == 3):
+        has_dims(OP, "input_ids", x.shape, 2, "2 dims [B, L]")
+        has_dtype(OP, "input_ids", x, *INTEGERS)
+
+
 def read(
     shape: tuple[int, int],
     device: torch.device,
@@ -89,6 +99,12 @@ def read(
     if mask is not None and (not isinstance(mask, torch.Tensor) or mask.ndim != 2):
         found = f"{mask.ndim}-D" if isinstance(mask, torch.Tensor) else type(mask).__name__
         raise no_form(PEER, f"an attention_mask that is {found}", "give a 2-D mask of padding, or none")
+    if mask is not None and mask.is_complex():
+        has_dtype(OP, "attention_mask", mask, torch.bool, *INTEGERS)
+    if cu_seqlens is not None:
+        offsets = checked_offsets(OP, "cu_seq_lens_q", cu_seqlens)
+        if len(offsets) and on_the_host(offsets):
+            refuse_misplaced(OP, "cu_seq_lens_q", offsets, shape[0] * shape[1], "tokens")
     seen = 0 if cache is None else int(cache.get_seq_length())
     slots = seen + shape[1]
     if mask is not None and mask.shape != (shape[0], slots):
@@ -96,7 +112,10 @@ def read(
             PEER, f"an attention_mask {tuple(mask.shape)} of {slots} keys in {shape[0]} rows", "give all keys"
         )
     at = None if positions is None else _rows_of(positions, shape)
-    padded, holes, broken = _flags(mask, at)
+    padded, holes, broken, other = _flags(mask, at)
+    if other:
+        what = "an attention_mask of floats that are not 0 and 1"
+        raise no_form(PEER, what, "give 1 for tokens and 0 for padding: nothing is added to scores")
     if padded and holes and (at is None or window):
         raise no_form(PEER, "an attention_mask with holes", "pad on one side")
     if cu_seqlens is not None or (broken and mask is None):
@@ -129,23 +148,28 @@ def too_long(found: int, longest: int) -> Exception:
 
 def _rows_of(positions: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
     """Return the positions of all tokens, [B, L]."""
-    rows = positions.expand(shape) if positions.ndim < 2 or positions.shape[0] == 1 else positions
-    if tuple(rows.shape) != shape:
+    has_dtype(OP, "position_ids", is_tensor(OP, "position_ids", positions), *INTEGERS)
+    if positions.shape not in ((shape[1],), (1, shape[1]), shape):
         raise no_form(PEER, f"position_ids {tuple(positions.shape)} of tokens {shape}", "give one a token")
-    return rows
+    return positions.expand(shape)
 
 
-def _flags(mask: torch.Tensor | None, at: torch.Tensor | None) -> tuple[bool, bool, bool]:
-    """Return whether there is padding, padding between tokens, and a position not 1 above the one before."""
-    flags = []
+def _flags(mask: torch.Tensor | None, at: torch.Tensor | None) -> tuple[bool, bool, bool, bool]:
+    """Return whether there is padding, padding between tokens, a position not 1 above the one before.
+
+    The last: whether a mask of floats has others than 0 and 1. One wait for the device, if any.
+    """
+    flags: dict[str, torch.Tensor] = {}
     if mask is not None:
         real = torch.nn.functional.pad(mask.bool().to(torch.int8), (1, 0))
-        flags += [~mask.bool().all(), ((real.diff(dim=1) == 1).sum(1) > 1).any()]
+        flags |= {"padded": ~mask.bool().all(), "holes": ((real.diff(dim=1) == 1).sum(1) > 1).any()}
+        if mask.is_floating_point():
+            flags["other"] = ((mask != 0) & (mask != 1)).any()
     if at is not None:
-        flags.append((at.diff(dim=1) != 1).any())
-    found = iter(torch.stack(flags).tolist() if flags else ())
-    padded, holes = (next(found), next(found)) if mask is not None else (False, False)
-    return padded, holes, next(found, False)
+        flags["broken"] = (at.diff(dim=1) != 1).any()
+    found = dict(zip(flags, torch.stack([*flags.values()]).tolist() if flags else (), strict=True))
+    padded, holes, broken, other = (found.get(n, False) for n in ("padded", "holes", "broken", "other"))
+    return padded, holes, broken, other
 
 
 def _skips(at: torch.Tensor, asks: torch.Tensor) -> bool:

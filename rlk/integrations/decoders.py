@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
@@ -37,6 +38,8 @@ IGNORED = frozenset(
 """Keywords that change nothing here; any other that says something is refused."""
 ROUTER_LOGITS = "output_router_logits"
 ROUTER_LOSSES = "set it to False; a forward hook on layer.mlp.gate has the scores for rlk.ops.router_losses"
+NAMES: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+"""Names of linear layers in the model that was patched, for messages."""
 CHECKPOINTED_OUTSIDE = "__call__" in vars(GradientCheckpointingLayer)
 """Whether transformers checkpoints around a layer's forward (5.17), not inside of it (5.23)."""
 
@@ -78,7 +81,7 @@ def linear_forward(rows: bool, leaves: int) -> Forward:
     def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
         x, w, bias = input, self.weight, self.bias
         if w.dtype not in SHORT or x.dtype != w.dtype:
-            x, w, bias = _autocast(x, w, bias)
+            x, w, bias = _autocast(self, x, w, bias)
         ranks = module_ranks(self)
         if ranks is None:
             return product(x, w, bias, leaves)
@@ -89,13 +92,13 @@ def linear_forward(rows: bool, leaves: int) -> Forward:
     return forward
 
 
-def _autocast(x: torch.Tensor, *rest: torch.Tensor | None) -> list[Any]:
-    """Return tensors in the dtype of autocast, as torch's own product takes them there."""
+def _autocast(layer: Any, x: torch.Tensor, *rest: torch.Tensor | None) -> list[Any]:
+    """Return tensors in the dtype of autocast, as torch's own product takes them there. layer: has them."""
     kind = x.device.type
     if not torch.is_autocast_enabled(kind):
-        dtypes = ", ".join(sorted({str(t.dtype) for t in (x, *rest) if t is not None}))
+        where = NAMES.get(layer, type(layer).__name__)
         raise no_form(
-            PEER, f"a linear layer of {dtypes}",
+            PEER, f"{where} with weights of {layer.weight.dtype} and an input of {x.dtype}",
             "use one 16-bit dtype (peft: autocast_adapter_dtype=False), or torch.autocast",
         )  # fmt: skip
     dtype = torch.get_autocast_dtype(kind)
@@ -334,6 +337,8 @@ def causal_forward(at: Decoding) -> Forward:
             use_cache=held is not None, batch=batch, return_dict=True, **kwargs,
         )  # fmt: skip
         if needs:
+            if labels is not None:
+                raise no_form(PEER, "log-probs of labels", "leave labels out: log-probs are of input_ids")
             return _log_probs(self, at, batch, out.last_hidden_state, input_ids, needs, temperature)
         loss = logits = None
         fused = labels is not None and self.loss_function is ForCausalLMLoss
@@ -375,6 +380,7 @@ def read_batch(
     """
     if given is None:
         raise no_form(PEER, "not exactly one of input_ids and inputs_embeds", "give one")
+    batches.check_given(given)
     shape, device = (given.shape[0], given.shape[1]), given.device
 
     def read() -> Batch:
@@ -429,7 +435,7 @@ def _log_probs(
     flat, cu = batch.pack(ids), batch.tokens.cu_seqlens
     has_next = torch.ones(len(flat), dtype=torch.bool, device=flat.device)
     has_next[(cu[1:] - 1)[cu[1:] > cu[:-1]].to(torch.int64)] = False
-    following = torch.nn.functional.pad(flat[1:], (0, 1))
+    following = torch.nn.functional.pad(flat[1:], (0, 1)) if len(flat) else flat
     made = _scored(
         self, at, batch.pack(hidden), following, mask=has_next, needs=needs, temperature=temperature
     )
@@ -503,7 +509,8 @@ def _refuse(kwargs: dict[str, Any]) -> None:
         raise no_form(PEER, "is_causal=False", "decoders are causal")
     unknown = sorted(n for n, x in kwargs.items() if n not in IGNORED and x is not None and x is not False)
     if unknown:
-        raise no_form(PEER, f"a forward with {', '.join(unknown)}", "leave it out")
+        told = (f"{n} {list(x.shape)}" if isinstance(x := kwargs[n], torch.Tensor) else n for n in unknown)
+        raise no_form(PEER, f"a forward with {', '.join(told)}", "leave it out")
 
 
 def _cache(self: Any, held: Any, use_cache: bool | None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import MethodType, TracebackType
@@ -18,9 +19,10 @@ from rlk.integrations.tensors import SHORT
 from rlk.integrations.transformers import VERSIONS
 from rlk.nn.config import LEAVES, Experts, ModelConfig, experts_of_deepseek
 from rlk.nn.experts import store_transposed
-from rlk.nn.model import CausalLM
+from rlk.nn.model import CausalLM, Decoder
 from rlk.nn.products import lay_adjacent
 from rlk.ops.results import LogProbs
+from rlk.runtime.binding.checks import wrong_type, wrong_value
 
 if TYPE_CHECKING:
     from rlk.integrations.decoders import Decoding, Forward
@@ -73,9 +75,11 @@ class Problem:
     whole: bool = False
 
     def said(self) -> Diagnostic:
-        left = f"its forward, nor those of {WHOLE}" if self.whole else "its forward"
-        fields = (("where", self.where), ("what", self.what), ("left", left), ("instead", self.instead))
+        fields = (("where", self.where), ("what", self.what), ("instead", self.instead))
         return Diagnostic(Code.PATCH_PART, NOWHERE, fields)
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} ({self.instead})"
 
 
 def _first_of(same: list[Problem]) -> Problem:
@@ -88,13 +92,15 @@ def _first_of(same: list[Problem]) -> Problem:
 class Patched:
     """A patched model; a context manager that undoes the patch.
 
-    problems: what was not exchanged. done: what `put` set. stored: weights that are stored transposed.
+    problems: what was not exchanged, a line for each. done: what `put` set. stored: weights that are stored
+    transposed. undone: whether `undo` was called.
     """
 
     model: torch.nn.Module
     problems: tuple[str, ...]
     done: list[tuple[Any, str, Any, Any]] = field(default_factory=list, repr=False)
     stored: list[torch.nn.Parameter] = field(default_factory=list, repr=False)
+    undone: bool = False
 
     def undo(self) -> None:
         """Put everything back; a second call does nothing.
@@ -104,6 +110,7 @@ class Patched:
         destroyed, since its steps are rlk's. Raises LaunchError, with all else put back, if other code
         replaced a forward after the patch.
         """
+        self.undone = True
         for head, name, _, _ in self.done:
             if name == "init_continuous_batching" and kept_manager(head) is not None:
                 head.destroy_cached_continuous_batching_manager()
@@ -125,9 +132,14 @@ class Patched:
     def logps(self, input_ids: torch.Tensor, *, temperature: float = 1.0, **inputs: Any) -> LogProbs:
         """Return log p(ids[t] | ids before t), f32 [B, L], without logits: 0 at padding and at first tokens.
 
-        inputs: others of the model's forward, such as attention_mask or position_ids; and `needs`, names of
-        the results, of logp, lse and entropy. Differentiable in the parameters. Raises UnsupportedError.
+        input_ids: int32 or int64 [B, L]. inputs: others of the model's forward, such as attention_mask [B, L]
+        (bool, integers, or floats that are 0 or 1), position_ids [B, L] and cu_seq_lens_q [sequences + 1],
+        int32 or int64; and `needs`, names of the results, of logp, lse and entropy. Differentiable in the
+        parameters. Raises UnsupportedError, and LaunchError for other dtypes and shapes and after `undo`.
         """
+        self._still("logps")
+        if not patched_heads(self.model):
+            raise LaunchError(Code.PATCH_IN_PARTS, op="Patched.logps", model=type(self.model).__name__)
         inputs = {"needs": ("logp",), "use_cache": False, **inputs}
         found: LogProbs = self.model(input_ids=input_ids, temperature=temperature, **inputs)
         return found
@@ -135,9 +147,15 @@ class Patched:
     def numerics_id(self, device: torch.device | str) -> str:
         """Return the id of the model's numerics on a device, without adapters: as of `rlk.nn.CausalLM`.
 
-        Raises LaunchError if not all of one decoder was exchanged.
+        Raises LaunchError if not all of one decoder was exchanged, and after `undo`.
         """
+        self._still("numerics_id")
         return numerics_id(self.model, device)
+
+    def _still(self, op: str) -> None:
+        """Raise LaunchError after `undo`."""
+        if self.undone:
+            raise LaunchError(Code.PATCH_UNDONE, op=f"Patched.{op}")
 
     def __enter__(self) -> Patched:
         return self
@@ -175,37 +193,65 @@ def patch(
 
     leaves: pieces of contractions that ranks may share, 1, 2, 4 or 8; by default `config.rlk_leaves`, or 1.
     strict: raise UnsupportedError, which lists everything that cannot be exchanged, with nothing exchanged;
-    False prints the list, exchanges the rest and prints what that is: of DeepSeek-V3 linear layers, norms,
-    embedding and experts.
+    False prints the list, a line for each, exchanges the rest and prints what that is: of DeepSeek-V3 linear
+    layers, norms, embedding and experts.
     logits: "float32", whose log softmax `logps` takes, or "model": rounded to the model's dtype, as
     transformers does. loss_logits: a training forward with labels returns logits beside its loss too. Raises
-    LaunchError for a model that is patched already.
+    LaunchError for a model that is patched already, and for one of `rlk.nn`, which needs no patch. Warns of
+    f32 adapters in a 16-bit model, which torch.autocast alone runs.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise wrong_type("rlk.patch", "model", model, "loaded model of transformers")
+    if any(isinstance(module, (CausalLM, Decoder)) for module in model.modules()):
+        wanted = "a model of transformers: one of rlk.nn computes by rlk already, and needs no patch"
+        raise wrong_value("rlk.patch", "model", f"rlk.nn.{type(model).__name__}", wanted)
+    if leaves not in (None, 1, 2, 4, 8):
+        raise wrong_value("rlk.patch", "leaves", leaves, "1, 2, 4 or 8")
     known_version(PEER, VERSIONS)
     if logits not in ("float32", "model"):
         raise LaunchError(
             Code.ARG_VALUE, op="patch", name="logits", value=logits, wanted='"float32" or "model"'
         )
     parts = _Parts.of(model, leaves)
-    said = parts.said()
-    if strict and said:
-        raise UnsupportedError.collected(said)
-    for each in said:
-        print(f"rlk.patch: {each}")
-    made = Patched(model, tuple(map(str, said)))
+    problems = parts.kinds_of_problems()
+    if strict and problems:
+        last = Diagnostic(Code.PATCH_NOTHING, NOWHERE, (("rest", parts.exchanged()),))
+        raise UnsupportedError.collected((*(each.said() for each in problems), last))
+    for each in problems:
+        print(f"rlk.patch: not exchanged: {each}")
+    made = Patched(model, tuple(map(str, problems)))
     try:
         _exchange(made, parts, torch.float32 if logits == "float32" else None, loss_logits)
     except BaseException:
         made.undo()
         raise
-    if said:
+    if problems:
         print(f"rlk.patch: exchanged: {parts.exchanged()}")
+    if parts.adapters:
+        _warn_of_adapters(parts.adapters)
     return made
+
+
+def _warn_of_adapters(wide: dict[str, torch.dtype]) -> None:
+    """Warn of adapters whose dtype is not 16 bits; inside of autocast they are rounded in each call."""
+    (first, dtype), *others = wide.items()
+    where = f"{first} and {len(others)} more" if others else first
+    warnings.warn(
+        f"rlk.patch: {where}: adapters of {dtype} in a 16-bit model. Call it inside of torch.autocast, which "
+        "rounds them in each call (Trainer does with bf16=True), or make them 16-bit: "
+        "autocast_adapter_dtype=False in peft's get_peft_model or from_pretrained, or .to(torch.bfloat16)",
+        stacklevel=3,
+    )
 
 
 def patched_decoders(model: torch.nn.Module) -> list[Any]:
     """Return the decoders of a model that are exchanged whole."""
     return [m for m in model.modules() if _role(m)[0] == "decoder" and _is_ours(vars(m).get("forward"))]
+
+
+def patched_heads(model: torch.nn.Module) -> list[Any]:
+    """Return the causal language models inside of a model that are exchanged whole."""
+    return [m for m in model.modules() if _role(m)[0] == "head" and _is_ours(vars(m).get("forward"))]
 
 
 def numerics_id(model: torch.nn.Module, device: torch.device | str) -> str:
@@ -227,7 +273,10 @@ def numerics_id(model: torch.nn.Module, device: torch.device | str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    """The modules of a model that are exchanged. decoders: with their configs, and the whole of each."""
+    """The modules of a model that are exchanged. decoders: with their configs, and the whole of each.
+
+    adapters: those whose dtype is none of 16 bits, by their names.
+    """
 
     linears: dict[str, torch.nn.Module]
     norms: dict[str, tuple[torch.nn.Module, str, str]]
@@ -236,10 +285,11 @@ class _Parts:
     decoders: dict[str, tuple[Any, ModelConfig]]
     heads: list[Any]
     problems: list[Problem]
+    adapters: dict[str, torch.dtype]
 
     @staticmethod
     def of(model: torch.nn.Module, leaves: int | None) -> _Parts:
-        parts = _Parts({}, {}, {}, {}, {}, [], [])
+        parts = _Parts({}, {}, {}, {}, {}, [], [], {})
         for name, module in model.named_modules():
             parts._sort(name, module, leaves)
         if not any(_role(module)[0] == "decoder" for module in model.modules()):
@@ -248,12 +298,12 @@ class _Parts:
             parts.problems.append(Problem("the model", what, f"give a model that holds one of {known}", True))
         return parts
 
-    def said(self) -> tuple[Diagnostic, ...]:
-        """Return a message for each kind of problem, with the first module that has it."""
+    def kinds_of_problems(self) -> tuple[Problem, ...]:
+        """Return one of each kind of problem, with the first module that has it."""
         alike: dict[Problem, list[Problem]] = {}
         for problem in self.problems:
             alike.setdefault(replace(problem, where=""), []).append(problem)
-        return tuple(_first_of(same).said() for same in alike.values())
+        return tuple(_first_of(same) for same in alike.values())
 
     def exchanged(self) -> str:
         """Return in words what is exchanged."""
@@ -264,7 +314,10 @@ class _Parts:
             "layers of experts with their routers": len(self.blocks),
             "models with their layers": len(self.decoders) if self.whole else 0,
         }
-        return ", ".join(f"{what} ({count})" for what, count in found.items() if count) or "nothing"
+        made = ", ".join(f"{what} ({count})" for what, count in found.items() if count)
+        if not made:
+            return "nothing"
+        return made if self.whole else f"{made}; not {WHOLE}, so that bits depend on the batch"
 
     @property
     def whole(self) -> bool:
@@ -321,10 +374,12 @@ class _Parts:
             if kind not in ("Tensor", "DTensor"):
                 self._problem(name, f"a weight of {kind}", "load the model unquantized")
                 return False
-            if kind == "Tensor" and p.dtype not in SHORT and ".lora_" not in name:
-                self._problem(
-                    name, f"parameters of {p.dtype}", "load the model with dtype=torch.bfloat16", True
-                )
+            if kind == "Tensor" and p.dtype not in SHORT:
+                if ".lora_" in name:
+                    self.adapters[name] = p.dtype
+                    continue
+                what = f"parameters of {p.dtype}, and rlk's products take 16-bit factors"
+                self._problem(name, what, "load the model with dtype=torch.bfloat16", True)
                 return False
         return True
 
@@ -411,6 +466,7 @@ def _exchange(made: Patched, parts: _Parts, logits_dtype: torch.dtype | None, lo
     """Put forwards on the modules of a model: of leaves alone, or of the whole."""
     forwards = import_module("rlk.integrations.decoders")  # imports transformers, which is there now
     for name, module in parts.linears.items():
+        forwards.NAMES[module] = name
         made.exchange(module, _linear(forwards, name, logits_dtype, parts))
     for module, profile, eps in parts.norms.values():
         made.exchange(module, forwards.norm_forward(profile, eps))

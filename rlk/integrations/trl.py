@@ -365,7 +365,7 @@ def init_vllm(self: Any) -> None:
     if of_policy != of_engine:
         raise no_form(
             "trl", f"a policy of numerics {of_policy} with an engine of {of_engine}",
-            "use one device, dtype and rlk_leaves for both",
+            "use one device, one dtype and one number of leaves (rlk_leaves in config.json) for both",
         )  # fmt: skip
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,24 @@ import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn.config import LEAVES, ModelConfig, joined
+from rlk.runtime.binding.checks import wrong_type
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 DTYPES = ("F32", "BF16", "F16")
 """Dtypes of tensors in files, as safetensors names them."""
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+}
+"""Of each model_type: the class that engines look up in config.json."""
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 NO_PARAMETER = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 """Buffers that older versions of transformers wrote; rlk computes them."""
@@ -57,13 +71,16 @@ def read_checkpoint(
     """Return what a folder, or a repository of the Hugging Face hub, holds; no weights are read.
 
     resolve: as transformers takes it to find files: RESOLVE. Raises LaunchError for other options, and with
-    every finding about config.json and the files.
+    every finding about config.json and the files, with those about dtypes among them; of a good config
+    `check_tensors` finds them.
     """
     for option in resolve:
         if option not in RESOLVE:  # such as device_map, which would be ignored
             what, choices = "option of from_pretrained", ", ".join(("dtype", "leaves", "device", *RESOLVE))
             raise LaunchError(Code.UNKNOWN_NAME, what=what, name=option, choices=choices)
     name = os.fspath(path)
+    if os.path.isfile(name):  # which is no name of a repository either
+        raise _unreadable(name, "is a file", f"name its folder, which holds {CONFIG} too")
     raw, given = _read_config(name, resolve)
     try:
         config = ModelConfig.of(given, leaves=leaves)
@@ -86,9 +103,8 @@ def read_checkpoint(
                 tensors[key] = stored
         except LaunchError as error:
             problems.append(error)
-    problems += _unsupported_dtypes(name, tensors)
     if problems:
-        raise joined(problems)
+        raise joined([*problems, *_unsupported_dtypes(name, tensors)])
     return Checkpoint(name, raw, tensors), config
 
 
@@ -98,7 +114,7 @@ def check_tensors(
     """Return the name in the files of each parameter that is to be loaded.
 
     wanted: the parameters of the model by their names, on any device. Raises LaunchError that names all
-    tensors that are missing, unknown or of another shape.
+    tensors that are missing, unknown, or of another shape or dtype.
     """
     sources = {name: name for name in wanted}
     if config.tie_word_embeddings:
@@ -114,6 +130,7 @@ def check_tensors(
         if names
     ]
     problems += _wrong_shapes(found, wanted, sources)
+    problems += _unsupported_dtypes(found.path, found.tensors)
     if not problems and config.tie_word_embeddings and {HEAD, EMBEDDING} <= set(found.tensors):
         if not _equal(found.tensors[HEAD].file, HEAD, found.tensors[EMBEDDING].file, EMBEDDING):
             what = f"{HEAD} differs from {EMBEDDING}, but tie_word_embeddings says that they are one"
@@ -261,6 +278,19 @@ def _equal(file: str, key: str, other_file: str, other_key: str) -> bool:
 # --- loading ---------------------------------------------------------------------------------------------
 
 
+def dtype_of(found: Checkpoint) -> torch.dtype:
+    """Return the dtype of a model whose caller names none, bf16; warn of f16 weights, which lose bits."""
+    names = [name for name, stored in found.tensors.items() if stored.dtype == "F16"]
+    if names:
+        warnings.warn(
+            f"{found.path}: {len(names)} of {len(found.tensors)} tensors are float16, and are rounded to "
+            "bfloat16, which has 8 of their 11 bits: pass dtype=torch.float16 to keep them, or "
+            "dtype=torch.bfloat16 to round them without this warning",
+            stacklevel=3,
+        )
+    return torch.bfloat16
+
+
 def load_tensors(
     parameters: Mapping[str, torch.Tensor],
     found: Checkpoint,
@@ -344,14 +374,56 @@ def write_checkpoint(
 def written_config(raw: Mapping[str, Any], config: ModelConfig, dtype: torch.dtype) -> dict[str, Any]:
     """Return config.json of a model: as it was read, with its leaves and its dtype."""
     made = {name: value for name, value in raw.items() if name != "torch_dtype"}
+    if not made.get("architectures"):
+        made["architectures"] = [ARCHITECTURES[config.model_type]]
     return {**made, "dtype": str(dtype).removeprefix("torch."), LEAVES: config.leaves}
 
 
-def config_of(given: object) -> dict[str, Any]:
-    """Return a config of transformers, or a dict, as config.json holds it."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    made: dict[str, Any] = json.loads(given.to_json_string())  # type: ignore[attr-defined]
+def config_of(given: object | None, config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of transformers, or its dict, as config.json is to hold it; None: `config.source`.
+
+    Raises LaunchError for a config that transformers would read as that of another model.
+    """
+    if given is None and config.source is None:
+        why = (
+            "for a ModelConfig that ModelConfig.of did not make: pass a config of transformers of the "
+            f"model_type {config.model_type!r}, such as config=transformers.AutoConfig.for_model(...)"
+        )
+        raise LaunchError(Code.ARG_MISSING, op="save_pretrained", name="config", why=why)
+    if given is None or isinstance(given, Mapping):
+        # what `ModelConfig.of` takes as given where a dict leaves it out, and classes of transformers do not
+        taken = {
+            "head_dim": config.head_dim,
+            "num_key_value_heads": config.num_key_value_heads,
+            "tie_word_embeddings": config.tie_word_embeddings,
+        }
+        made = dict(config.source if given is None else given)  # type: ignore[arg-type]
+        made |= {name: value for name, value in taken.items() if made.get(name) is None}
+    elif hasattr(given, "to_json_string"):
+        made = json.loads(given.to_json_string())
+    else:
+        wanted = "config of transformers, or its dict"
+        raise wrong_type("save_pretrained", "config", given, wanted)
+    found = ModelConfig.of(_with_defaults(made), leaves=config.leaves)
+    if found != config:
+        compared = (f.name for f in fields(config) if f.compare)
+        other = ", ".join(n for n in compared if getattr(found, n) != getattr(config, n))
+        value = "that of ModelConfig.of" if given is None else type(given).__name__
+        wanted = f"a config of this model: transformers reads another {other} in it"
+        raise LaunchError(Code.ARG_VALUE, op="save_pretrained", name="config", value=value, wanted=wanted)
+    return made
+
+
+def _with_defaults(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a config with the defaults of transformers' class; as it is where transformers is absent."""
+    try:
+        from transformers import AutoConfig
+    except ImportError:
+        return raw
+    known = type(AutoConfig.for_model(raw["model_type"])) if raw.get("model_type") in ARCHITECTURES else None
+    if known is None:
+        return raw
+    made: Mapping[str, Any] = known.from_dict(dict(raw)).to_dict()
     return made
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rlk.errors import Code, LaunchError
+from rlk.errors import LaunchError
 from rlk.ops.gated import Activation
 from rlk.ops.moe import MOST_CHOICES, MOST_EXPERTS
 from rlk.ops.rotary import OPTIONAL, SCALINGS, ZERO_IS_ABSENT
+from rlk.runtime.binding.checks import wrong_type, wrong_value
 
 Profile = Literal["hf_llama", "gemma", "vllm", "gpt_oss"]
 LEAVES = "rlk_leaves"
@@ -20,6 +22,7 @@ NEEDED = (
     "rms_norm_eps", "max_position_embeddings",
 )  # fmt: skip
 """What a config must hold; the other entries have defaults."""
+INITIALIZER_RANGE = 0.02  # as transformers, where a config has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class ModelConfig:
     and MLP too (Gemma). embedding_scale: embeddings are multiplied by it, rounded to their dtype.
     attention_scale: of scores. sinks: heads have a sink each. leaves: pieces of contractions that ranks may
     share, and of the range of experts, 1, 2, 4 or 8; part of the numerics. experts: None in a dense model.
+    initializer_range: the standard deviation of weights that are drawn. source: the entries that `of` read,
+    which `CausalLM.save_pretrained` writes. Neither is compared: both say nothing of what a model computes.
     """
 
     model_type: str
@@ -95,6 +100,8 @@ class ModelConfig:
     final_softcap: float | None = None
     leaves: int = 1
     experts: Experts | None = None
+    initializer_range: float = field(default=INITIALIZER_RANGE, compare=False)
+    source: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def num_hidden_layers(self) -> int:
@@ -112,7 +119,7 @@ class ModelConfig:
         leaves: by default what the config holds as "rlk_leaves", or 1. Raises LaunchError for a model or
         options that rlk does not have: one finding for each, with what was found and what is supported.
         """
-        given: Mapping[str, Any] = config if isinstance(config, Mapping) else config.to_dict()  # type: ignore[attr-defined]
+        given = _entries(config)
         kind = given.get("model_type")
         if kind not in FAMILIES:
             wanted = f"one of {', '.join(FAMILIES)}"
@@ -133,15 +140,36 @@ class ModelConfig:
             "ropes": _tried(problems, (), _ropes, given, layers, head_dim),
             "attention_scale": head_dim**-0.5,
             "leaves": given.get(LEAVES, 1) if leaves is None else leaves,
+            "initializer_range": _tried(problems, 0.0, _initializer_range, given),
+            "source": given,
             **own,
         }
         for check in (_check_activation, _check_weights):
             _tried(problems, None, check, given)
         found = ModelConfig(**made)
-        problems += _problems(found)
+        problems += _problems(found, f"config.{LEAVES}" if leaves is None else "leaves")
         if problems:
             raise joined(problems)
         return found
+
+
+def check_config(op: str, config: object) -> None:
+    """Raise LaunchError for a config of transformers, or anything else that is no ModelConfig."""
+    if not isinstance(config, ModelConfig):
+        how = "CausalLM.from_pretrained(path) loads a checkpoint"
+        if isinstance(config, Mapping) or hasattr(config, "to_dict"):
+            how = "ModelConfig.of(config) makes one of a config of transformers or of its dict"
+        raise wrong_type(op, "config", config, f"rlk.nn.ModelConfig ({how})")
+
+
+def _entries(config: object) -> Mapping[str, Any]:
+    """Return the entries of a config of transformers or of its dict, as a dict of their own."""
+    if isinstance(config, Mapping):
+        return copy.deepcopy(dict(config))
+    if not hasattr(config, "to_dict"):
+        raise wrong_type("ModelConfig.of", "config", config, "config of transformers, or its dict")
+    made: dict[str, Any] = config.to_dict()
+    return made
 
 
 def joined(errors: Sequence[LaunchError]) -> LaunchError:
@@ -250,6 +278,13 @@ def _count_of_experts(given: Mapping[str, Any]) -> int:
     return _size(given, "num_local_experts" if given.get("num_experts") is None else "num_experts")
 
 
+def _initializer_range(given: Mapping[str, Any]) -> float:
+    found = given.get("initializer_range") or INITIALIZER_RANGE  # 0 too, as transformers
+    if not isinstance(found, int | float) or not 0 < found < math.inf:
+        raise _refused("initializer_range", found, "a positive number")
+    return float(found)
+
+
 def _positive(given: Mapping[str, Any], name: str, default: float) -> float:
     found = given.get(name, default)
     if not isinstance(found, int | float) or not 0 < found < math.inf:
@@ -310,9 +345,9 @@ ACTIVATIONS = {"silu": ("silu", "swish"), "gelu_tanh": ("gelu_pytorch_tanh",)}
 
 def _check_activation(given: Mapping[str, Any]) -> None:
     wanted = "gelu_tanh" if given["model_type"].startswith("gemma") else "silu"
-    name = given.get("hidden_activation") or given.get("hidden_act")
-    if name not in ACTIVATIONS[wanted]:
-        raise _refused("hidden_act", name, " or ".join(ACTIVATIONS[wanted]))
+    key = "hidden_activation" if given.get("hidden_activation") else "hidden_act"
+    if given.get(key) not in ACTIVATIONS[wanted]:
+        raise _refused(key, given.get(key), " or ".join(ACTIVATIONS[wanted]))
 
 
 def _check_weights(given: Mapping[str, Any]) -> None:
@@ -357,46 +392,54 @@ def _ropes(given: Mapping[str, Any], layers: int, head_dim: int) -> tuple[Rope, 
     ):  # one of each kind of layer
         missing = [kind for kind in dict.fromkeys(kinds) if not found.get(kind)]
         if missing:
-            raise _refused("rope_parameters", f"none for {missing[0]}", "one for each kind of layer")
+            wanted = "the parameters of these layers"
+            raise _refused(f'rope_parameters["{missing[0]}"]', found.get(missing[0]), wanted)
         problems: list[LaunchError] = []
         made = {
-            kind: _tried(problems, None, _rope, found[kind], given, head_dim) for kind in dict.fromkeys(kinds)
+            kind: _tried(
+                problems, None, _rope, found[kind], given, head_dim, f'rope_parameters["{kind}"]'
+            )
+            for kind in dict.fromkeys(kinds)
         }
         if problems:
             raise joined(problems)
         return tuple(made[kind] for kind in kinds)
     if found:
-        return (_rope(found, given, head_dim),) * layers
+        return (_rope(found, given, head_dim, "rope_parameters"),) * layers
     local, scaling = given.get("rope_local_base_freq"), given.get("rope_scaling") or {}
-    full = _rope({"rope_theta": given.get("rope_theta", 10000.0), **scaling}, given, head_dim)
+    full = _rope({"rope_theta": given.get("rope_theta", 10000.0), **scaling}, given, head_dim, "rope_scaling")
     if local is None:
         return (full,) * layers
-    sliding = _rope({"rope_theta": local}, given, head_dim)
+    sliding = _rope({"rope_theta": local}, given, head_dim, "rope_scaling")
     return tuple(sliding if kind == "sliding_attention" else full for kind in kinds)
 
 
-def _rope(found: Mapping[str, Any], given: Mapping[str, Any], head_dim: int) -> Rope:
+def _rope(found: Mapping[str, Any], given: Mapping[str, Any], head_dim: int, place: str) -> Rope:
+    """Return what entries of a config say of angles. place: the name of these entries there."""
     numbers = {name: value for name, value in found.items() if value is not None}
+    key = "type" if not numbers.get("rope_type") and numbers.get("type") else "rope_type"
     kind = numbers.pop("rope_type", None) or numbers.pop("type", "default")
     numbers.pop("type", None)
     if kind not in SCALINGS:
-        raise _refused("rope_type", kind, f"one of {', '.join(SCALINGS)}")
+        raise _refused(f'{place}["{key}"]', kind, f"one of {', '.join(SCALINGS)}")
     theta = numbers.pop("rope_theta", given.get("rope_theta", 10000.0))
     part = numbers.pop("partial_rotary_factor", given.get("partial_rotary_factor") or 1.0)
     if part != 1.0:
         raise _refused("partial_rotary_factor", part, "1: transformers rotates whole heads of these models")
     if missing := [name for name in SCALINGS[kind] if name not in numbers]:
-        raise _refused("rope_parameters", f"no {missing[0]}", f"{', '.join(SCALINGS[kind])} for {kind}")
+        wanted = f"a number: the type {kind} has {', '.join(SCALINGS[kind])}"
+        raise _refused(f'{place}["{missing[0]}"]', None, wanted)
     names = (*SCALINGS[kind], *OPTIONAL.get(kind, ()))
     absent = [name for name in ZERO_IS_ABSENT.get(kind, ()) if numbers.get(name) == 0]
     scaling = {name: float(numbers[name]) for name in names if name in numbers and name not in absent}
     return Rope(float(theta), head_dim, (("rope_type", kind), *sorted(scaling.items())))
 
 
-def _problems(config: ModelConfig) -> list[LaunchError]:
-    """Return an error for each size that no kernel can serve."""
+def _problems(config: ModelConfig, leaves: str) -> list[LaunchError]:
+    """Return an error for each size that no kernel can serve. leaves: what the caller calls them."""
     if config.leaves not in (1, 2, 4, 8):
-        return [_refused(LEAVES, config.leaves, "1, 2, 4 or 8")]
+        return [wrong_value("rlk.nn", leaves, config.leaves, "1, 2, 4 or 8")]
+    count = "num_experts" if config.model_type == "qwen3_moe" else "num_local_experts"
     heads, shared = config.num_attention_heads, config.num_key_value_heads
     found = []
     if heads % shared:
@@ -407,13 +450,13 @@ def _problems(config: ModelConfig) -> list[LaunchError]:
         ("num_attention_heads * head_dim", heads * config.head_dim),
         ("num_key_value_heads * head_dim", shared * config.head_dim),
         ("intermediate_size", config.intermediate_size if dense else 0),
-        ("num_experts", 0 if config.experts is None else config.experts.count),
+        (count, 0 if config.experts is None else config.experts.count),
     ):
         if n % config.leaves:
-            found.append(_refused(name, n, f"a multiple of leaves = {config.leaves}"))
+            found.append(_refused(name, n, f"a multiple of {leaves} = {config.leaves}"))
     if config.experts is None:
         return found
-    return found + _problems_of_experts(config.experts, "num_local_experts")
+    return found + _problems_of_experts(config.experts, count)
 
 
 def _problems_of_experts(experts: Experts, name: str) -> list[LaunchError]:
@@ -428,4 +471,4 @@ def _problems_of_experts(experts: Experts, name: str) -> list[LaunchError]:
 
 
 def _refused(name: str, found: object, wanted: str) -> LaunchError:
-    return LaunchError(Code.ARG_VALUE, op="rlk.nn", name=f"config.{name}", value=found, wanted=wanted)
+    return wrong_value("rlk.nn", f"config.{name}", found, wanted)

@@ -81,13 +81,17 @@ class RouteLog:
 
 
 class Router(torch.nn.Module):
-    """The scores of experts and the choice by them. weight: [experts, hidden], bias: [experts] or None."""
+    """The scores of experts and the choice by them. weight: [experts, hidden], bias: [experts] or None.
 
-    def __init__(self, experts: int, hidden: int, bias: bool, **made: Any) -> None:
+    std: of the weight and bias that are drawn.
+    """
+
+    def __init__(self, experts: int, hidden: int, bias: bool, std: float, **made: Any) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.empty(experts, hidden, **made))
-        torch.nn.init.normal_(self.weight, std=hidden**-0.5)
-        self.bias = torch.nn.Parameter(torch.zeros(experts, **made)) if bias else None
+        self.bias = torch.nn.Parameter(torch.empty(experts, **made)) if bias else None
+        for p in self.parameters():
+            torch.nn.init.normal_(p, std=std)
 
     def forward(self, x: torch.Tensor, at: Experts, layer: int, routes: RouteLog | None) -> Routed:
         """Return scores, weights and experts of x [T, hidden], as `routed` does."""
@@ -118,13 +122,14 @@ class ExpertWeights(torch.nn.Module):
     """gate_up_proj: [experts, 2 width, hidden], down_proj: [experts, hidden, width].
 
     Gates are the first rows of an expert; with biases, gate_up_proj_bias [experts, 2 width] and
-    down_proj_bias [experts, hidden], every other one, each beside its up.
+    down_proj_bias [experts, hidden], every other one, each beside its up. std: of the weights that are drawn,
+    with biases of 0.
     """
 
     transposed_in_files: tuple[str, ...] = ()
     """Parameters whose last two dims files have in the other order: `rlk.sync` reads it."""
 
-    def __init__(self, experts: int, hidden: int, width: int, biases: bool, **made: Any) -> None:
+    def __init__(self, experts: int, hidden: int, width: int, biases: bool, std: float, **made: Any) -> None:
         super().__init__()
         if biases:
             self.transposed_in_files = TRANSPOSED
@@ -132,8 +137,8 @@ class ExpertWeights(torch.nn.Module):
             self.down_proj_bias = torch.nn.Parameter(torch.zeros(experts, hidden, **made))
         self.gate_up_proj = torch.nn.Parameter(torch.empty(experts, 2 * width, hidden, **made))
         self.down_proj = torch.nn.Parameter(torch.empty(experts, hidden, width, **made))
-        torch.nn.init.normal_(self.gate_up_proj, std=hidden**-0.5)
-        torch.nn.init.normal_(self.down_proj, std=width**-0.5)
+        torch.nn.init.normal_(self.gate_up_proj, std=std)
+        torch.nn.init.normal_(self.down_proj, std=std)
 
 
 def mixture(
@@ -192,7 +197,7 @@ class MoE(torch.nn.Module):
         super().__init__()
         assert config.experts is not None, "a model of this config has no experts"
         options, hidden = config.experts, config.hidden_size
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"std": config.initializer_range, "device": device, "dtype": dtype}
         biases = options.clamped is not None
         self.experts: ExpertWeights
         for name, part in (

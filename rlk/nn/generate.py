@@ -60,16 +60,17 @@ class Replayable(Protocol):
     def support(self) -> Support | None: ...
 
 
-def packed_support(made: Sequence[Replayable], device: torch.device | str = "cpu") -> Support:
+def packed_support(generations: Sequence[Replayable], device: torch.device | str = "cpu") -> Support:
     """Return the supports of finished sequences, packed one behind the other, as `CausalLM.logps` takes them.
 
     Row t has that of token t + 1: the rows of drawn tokens theirs, all others the whole vocabulary. Raises
     LaunchError where generations hold no supports.
     """
     parts: list[Support] = []
-    for i, each in enumerate(made):
+    for i, each in enumerate(generations):
         if each.support is None:
-            raise wrong_value("packed_support", f"made[{i}].support", None, "generate(..., supports=True)")
+            wanted = "those of generate(..., supports=True)"
+            raise wrong_value("packed_support", f"generations[{i}].support", None, wanted)
         parts += [_everything(len(each.prompt) - 1), each.support, _everything(1)]
     columns = zip(*(parts or [_everything(0)]), strict=True)
     return Support(*(torch.cat(column).to(device) for column in columns))

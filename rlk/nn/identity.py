@@ -18,8 +18,8 @@ from rlk.runtime.call.dispatch import decide
 from rlk.runtime.call.entry import observed
 from rlk.runtime.prefetch import without_values
 
-NO_NUMERICS = ("model_type", "max_position_embeddings")
-"""What a config holds that changes no bit: names, and how many rows a table has."""
+NO_NUMERICS = ("model_type", "max_position_embeddings", "initializer_range", "source")
+"""What a config holds that changes no bit: names, how many rows a table has, how weights are drawn."""
 HEADS, WIDTH = 8, 64  # of the small model: multiples of any number of leaves
 
 

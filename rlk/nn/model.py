@@ -17,25 +17,26 @@ from rlk.nn.checkpoint import (
     HEAD,
     check_tensors,
     config_of,
+    dtype_of,
     load_tensors,
     read_checkpoint,
     write_checkpoint,
     written_config,
 )
-from rlk.nn.config import ModelConfig
+from rlk.nn.config import ModelConfig, check_config
 from rlk.nn.experts import RouteLog, stored
 from rlk.nn.generate import Generation, Limits, Sampling, generate, requests_of
 from rlk.nn.identity import numerics_id, small
 from rlk.nn.logits import head_logits
 from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out, take_memory
-from rlk.nn.packed import Packed, check_tokens, pack_tokens
+from rlk.nn.packed import Packed, check_ids, check_tokens, pack_tokens, refuse_others
 from rlk.nn.ranks import Ranks, mark_shares, or_all_raise
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import PagedTokens, Tokens, WholeSequences
 from rlk.ops.layout import Layout
 from rlk.ops.offsets import on_the_host
 from rlk.ops.results import Csr, LogProbs, Support
-from rlk.runtime.binding.checks import has_dims, is_tensor, wrong_type, wrong_value
+from rlk.runtime.binding.checks import has_dims, has_dtype, is_device, is_tensor, wrong_type, wrong_value
 from rlk.runtime.call.entry import watched
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -50,7 +51,9 @@ def check_dtype(dtype: object) -> None:
 
 def check_device(device: torch.device | str | None) -> None:
     """Raise LaunchError for a GPU where torch finds none."""
-    if device is not None and torch.device(device).type == "cuda" and not torch.cuda.is_available():
+    if device is None:
+        return
+    if is_device("CausalLM", device).type == "cuda" and not torch.cuda.is_available():
         raise wrong_value("CausalLM", "device", str(device), "a device that is here: torch finds no GPU")
 
 
@@ -65,9 +68,14 @@ class Decoder(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        check_config("Decoder", config)
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.embed_tokens = Embedding(
-            config.vocab_size, config.hidden_size, scale=config.embedding_scale, **made
+            config.vocab_size,
+            config.hidden_size,
+            scale=config.embedding_scale,
+            std=config.initializer_range,
+            **made,
         )
         tables = tables_of(config.ropes, config.max_position_embeddings)
         self.layers = torch.nn.ModuleList(
@@ -82,6 +90,9 @@ class Decoder(torch.nn.Module):
         if self.ranks is not None:
             self.ranks.tokens = len(ids)
         x, residual = self.embed_tokens(ids), None
+        if x.dtype not in DTYPES:
+            wanted = f"{DTYPES[0]} or {DTYPES[1]}, as of model.to({DTYPES[0]}): products take 16-bit factors"
+            raise wrong_value("CausalLM", "the dtype of its weights", x.dtype, wanted)
         for layer in self.layers:
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 x, residual = checkpointed(layer, x, residual, tokens)
@@ -107,8 +118,11 @@ class CausalLM(torch.nn.Module):
     """A decoder with a linear head over the vocabulary: training, scoring and decoding give the same bits.
 
     Its parameters have the names that transformers' model of the family has. Make one with `from_pretrained`
-    or from a `ModelConfig`; dtype: bf16 or f16. source: config.json of the checkpoint it was loaded from.
-    Raises LaunchError.
+    or from a `ModelConfig` (`ModelConfig.of` of a config of transformers); dtype: bf16 or f16. Weights of a
+    model that is not loaded are drawn by torch's generator of the device, as transformers draws them: normal
+    with the standard deviation `config.initializer_range`; biases are 0 (a router's are drawn), norms 1, or 0
+    where 1 is added to them. On "meta" nothing is drawn. source: config.json of the checkpoint it was loaded
+    from. Raises LaunchError.
     """
 
     def __init__(
@@ -119,11 +133,19 @@ class CausalLM(torch.nn.Module):
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         super().__init__()
+        check_config("CausalLM", config)
         check_dtype(dtype)
         self.config = config
         self.source: Mapping[str, Any] | None = None
         self.model = Decoder(config, device=device, dtype=dtype)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False, device=device, dtype=dtype)
+        self.lm_head = Linear(
+            config.hidden_size,
+            config.vocab_size,
+            bias=False,
+            std=config.initializer_range,
+            device="meta" if config.tie_word_embeddings else device,
+            dtype=dtype,
+        )
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         lay_out(self)
@@ -135,23 +157,25 @@ class CausalLM(torch.nn.Module):
         cls,
         path: str | os.PathLike[str],
         *,
-        dtype: torch.dtype = torch.bfloat16,
+        dtype: torch.dtype | None = None,
         leaves: int | None = None,
         device: torch.device | str | None = None,
         **resolve: Any,
     ) -> CausalLM:
         """Load a model from a folder, or a repository of the Hugging Face hub: config.json and safetensors.
 
-        dtype: bf16 or f16, to which weights are rounded. leaves: by default "rlk_leaves" of config.json or 1.
-        resolve: as transformers finds files: revision, cache_dir, token, local_files_only. Everything is
-        checked before memory is taken. Raises LaunchError with all that is wrong: the architecture, options,
-        files, tensors that are missing, unknown or of another shape or dtype; UnsupportedError without the
-        packages transformers and safetensors.
+        dtype: bf16 or f16, to which weights are rounded, whatever the files have; by default bf16, with a
+        warning where the files have f16, which bf16 does not hold. leaves: by default "rlk_leaves" of
+        config.json or 1. resolve: as transformers finds files: revision, cache_dir, token, local_files_only.
+        Everything is checked before memory is taken. Raises LaunchError with all that is wrong: the
+        architecture, options, files, tensors that are missing, unknown or of another shape or dtype;
+        UnsupportedError without the packages transformers and safetensors.
         """
-        check_dtype(dtype)
+        if dtype is not None:
+            check_dtype(dtype)
         check_device(device)
         found, config = read_checkpoint(path, leaves, **resolve)
-        model = cls(config, device="meta", dtype=dtype)
+        model = cls(config, device="meta", dtype=dtype_of(found) if dtype is None else dtype)
         sources = check_tensors(found, stored(dict(model.named_parameters()), config), config)
         take_memory(model, device)
         load_tensors(stored(dict(model.named_parameters()), config), found, sources)
@@ -167,10 +191,10 @@ class CausalLM(torch.nn.Module):
     ) -> None:
         """Write weights and config.json, which transformers and `from_pretrained` load, into a folder.
 
-        config: a config of transformers that says what the model is, for one that was not loaded from a
-        checkpoint. config.json is that of the checkpoint with "rlk_leaves" and the dtype. max_shard_size:
-        bytes, or "5GB". Generation settings and tokenizers are not written. Raises LaunchError, also for
-        a model that ranks share.
+        config: a config of transformers that says what the model is, or its dict; by default config.json of
+        the checkpoint that was loaded, or the config that `ModelConfig.of` read. config.json has "rlk_leaves"
+        and the dtype too. max_shard_size: bytes, or "5GB". Generation settings and tokenizers are not
+        written. Raises LaunchError, also for a model that ranks share.
         """
         if self.model.ranks is not None:
             found, wanted = f"shared by {self.model.ranks.size} ranks", "rlk.parallel.save_pretrained for it"
@@ -183,13 +207,9 @@ class CausalLM(torch.nn.Module):
 
     def config_to_write(self, config: object | None) -> dict[str, Any]:
         """Return config.json as `save_pretrained` writes it, given its config. Raises LaunchError."""
-        raw = self.source if config is None else config_of(config)
+        raw = self.source if config is None else None
         if raw is None:
-            why = "for a model that was not loaded from a checkpoint"
-            raise LaunchError(Code.ARG_MISSING, op="save_pretrained", name="config", why=why)
-        if config is not None and ModelConfig.of(config, leaves=self.config.leaves) != self.config:
-            value, wanted = type(config).__name__, "a config of this model"
-            raise LaunchError(Code.ARG_VALUE, op="save_pretrained", name="config", value=value, wanted=wanted)
+            raw = config_of(config, self.config)
         return written_config(raw, self.config, self.lm_head.weight.dtype)
 
     # --- whole sequences --------------------------------------------------------------------------------
@@ -200,17 +220,19 @@ class CausalLM(torch.nn.Module):
         layout: Layout | Packed | None = None,
         *,
         routes: RouteLog | None = None,
+        **others: object,
     ) -> torch.Tensor:
         """Return the last hidden states, after the last norm: [..., hidden], in the dtype of the model.
 
         ids: int32 or int64 of the layout's token shape, [T] packed or [B, L] padded. layout: by default one
         sequence [T], or B sequences of L tokens. Padding is removed first and its rows are 0; what the
         layout's mask says changes nothing. routes: notes the experts of the packed tokens, or replays a
-        record of a model with as many layers and experts; None for a model without experts.
-        Logits are `logits(hidden)`, log-probs are `logps`. Raises LaunchError, also for ids outside the
-        vocabulary and sequences of more than max_position_embeddings tokens; where only a device knows them,
-        they set its error word.
+        record of a model with as many layers and experts; None for a model without experts. Others, such as
+        attention_mask, are refused, with what takes their place. Logits are `logits(hidden)`, log-probs are
+        `logps`. Raises LaunchError, also for ids outside the vocabulary and sequences of more than
+        max_position_embeddings tokens; where only a device knows them, they set its error word.
         """
+        refuse_others("CausalLM.forward", others, ("ids", "layout", "routes"))
         packed = self._packed(ids, layout, call="forward")
         return packed.restore(self.model(packed.ids, self._noted(packed.tokens, routes)))
 
@@ -236,13 +258,16 @@ class CausalLM(torch.nn.Module):
         temperature: float = 1.0,
         support: Any = None,
         routes: RouteLog | None = None,
+        **others: object,
     ) -> LogProbs:
         """Return log p(ids[t] | ids before t) of every token, f32 of the shape of ids, by `ops.linear_logp`.
 
         Logits never reach memory. The first token of a sequence and padding give 0. needs: of logp, lse,
         entropy. ids, layout: as of `forward`. temperature, support: as of `ops.linear_logp`, of packed rows.
-        Differentiable in the parameters. Raises LaunchError.
+        Differentiable in the parameters. Raises LaunchError, also for others, as `forward`.
         """
+        known = ("ids", "layout", "needs", "temperature", "support", "routes")
+        refuse_others("CausalLM.logps", others, known)
         packed = self._packed(
             ids, layout, call="logps", needs=needs, temperature=temperature, support=support
         )
@@ -306,10 +331,10 @@ class CausalLM(torch.nn.Module):
     ) -> torch.Tensor:
         """Return the last hidden states [T, hidden] of new tokens; their keys and values go into the cache.
 
-        ids: [T], the newest tokens of each sequence, of which cu_seqlens, int32 [B + 1], are the offsets: a
-        prompt, a chunk of one, or one token each. context_lens: int32 [B], with the new tokens. block_table:
-        int32 [B, M], as of `ops.paged_attention`. routes: as of `forward`. The rows are those of
-        `forward`, bit for bit.
+        ids: int32 or int64 [T], the newest tokens of each sequence, of which cu_seqlens, int32 or int64
+        [B + 1], are the offsets: a prompt, a chunk of one, or one token each. context_lens: int32 [B], with
+        the new tokens. block_table: int32 [B, M], as of `ops.paged_attention`. routes: as of `forward`. The
+        rows are those of `forward`, bit for bit.
 
         On a device nothing waits for it, and tensors of the same sizes run the same kernels: a CUDA graph
         holds a step. Tokens behind cu_seqlens[-1] and those of a sequence with a context of 0 are padding:
@@ -327,7 +352,7 @@ class CausalLM(torch.nn.Module):
         *,
         routes: RouteLog | None = None,
     ) -> torch.Tensor:
-        """Return the last hidden states [B, hidden] of one new token for each sequence; as `prefill`."""
+        """Return the last hidden states [B, hidden] of one new token, ids [B], a sequence; as `prefill`."""
         has_dims("CausalLM.decode", "ids", is_tensor("CausalLM.decode", "ids", ids).shape, 1, "1 dim [B]")
         each = torch.arange(len(ids) + 1, device=ids.device, dtype=torch.int32)
         return self._paged("CausalLM.decode", ids, cache, block_table, context_lens, each, routes)
@@ -344,7 +369,12 @@ class CausalLM(torch.nn.Module):
     ) -> torch.Tensor:
         def checked() -> PagedTokens:
             has_dims(op, "ids", is_tensor(op, "ids", ids).shape, 1, "1 dim [T]")
+            if not isinstance(cache, PagedCache):
+                raise wrong_type(op, "cache", cache, "rlk.nn.PagedCache: model.cache(pages) makes one")
+            has_dtype(op, "ids", ids, torch.int64, torch.int32)
             tokens = PagedTokens.of(cache, cu_seqlens, context_lens, block_table, len(ids), op=op)
+            if on_the_host(ids):
+                check_ids(ids[tokens.slots >= 0], self.config.vocab_size, op=op)
             most = self.config.max_position_embeddings
             if on_the_host(context_lens) and bool((context_lens > most).any()):
                 wanted = f"at most max_position_embeddings = {most}"
@@ -406,6 +436,10 @@ class CausalLM(torch.nn.Module):
     def gradient_checkpointing_enable(self) -> None:
         """Keep the input of each layer alone for backward, and run the layer again there: the same bits."""
         self.model.gradient_checkpointing = True
+
+    def gradient_checkpointing_disable(self) -> None:
+        """Keep for backward what layers computed, as at first."""
+        self.model.gradient_checkpointing = False
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True

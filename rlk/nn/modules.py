@@ -35,6 +35,7 @@ class Linear(torch.nn.Linear):
 
     parallel: which of its two contractions ranks may share. "columns": d x, over out_features; "rows": the
     product itself, over in_features. That one is summed in `leaves` equal pieces (1, 2, 4 or 8).
+    std: of the weight that is drawn, with a bias of 0; None: both as torch draws them.
     shares: parameters of which ranks have a share each, and the dim that they share.
     """
 
@@ -48,11 +49,22 @@ class Linear(torch.nn.Linear):
         *,
         parallel: Parallel = "columns",
         leaves: int = 1,
+        std: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        self.std = std  # torch's __init__ draws
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         self.parallel, self.leaves = parallel, leaves
+
+    def reset_parameters(self) -> None:
+        """Draw weight and bias, as `std` says."""
+        if self.std is None:
+            super().reset_parameters()
+            return
+        torch.nn.init.normal_(self.weight, std=self.std)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
 
     @product_alone
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -77,9 +89,13 @@ class RMSNorm(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        make = torch.zeros if profile == "gemma" else torch.ones
-        self.weight = torch.nn.Parameter(make(size, device=device, dtype=dtype))
+        self.weight = torch.nn.Parameter(torch.empty(size, device=device, dtype=dtype))
         self.eps, self.profile = eps, profile
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Make it a norm without weights: 1, or 0 where 1 is added to them."""
+        torch.nn.init.constant_(self.weight, 0.0 if self.profile == "gemma" else 1.0)
 
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor | None = None
@@ -99,6 +115,7 @@ class RMSNorm(torch.nn.Module):
 class Embedding(torch.nn.Embedding):
     """`rlk.ops.embedding`: rows of a weight [num_embeddings, embedding_dim]. scale: of its result.
 
+    std: of the weight that is drawn, 1 as torch's.
     shares: parameters of which ranks have a share each, and the dim that they share.
     """
 
@@ -110,11 +127,17 @@ class Embedding(torch.nn.Embedding):
         embedding_dim: int,
         *,
         scale: float | None = None,
+        std: float = 1.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        self.std = std  # torch's __init__ draws
         super().__init__(num_embeddings, embedding_dim, device=device, dtype=dtype)
         self.scale = scale
+
+    def reset_parameters(self) -> None:
+        """Draw the weight."""
+        torch.nn.init.normal_(self.weight, std=self.std)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return [..., embedding_dim] of ids [...]."""
@@ -142,19 +165,21 @@ class Attention(torch.nn.Module):
     ) -> None:
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
+        drawn = made | {"std": config.initializer_range}
         hidden, leaves = config.hidden_size, config.leaves
         queries, keys = (
             n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads)
         )
         for name, size in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
-            setattr(self, name, Linear(hidden, size, config.qkv_bias, leaves=leaves, **made))
-        self.o_proj = Linear(queries, hidden, config.o_bias, parallel="rows", leaves=leaves, **made)
+            setattr(self, name, Linear(hidden, size, config.qkv_bias, leaves=leaves, **drawn))
+        self.o_proj = Linear(queries, hidden, config.o_bias, parallel="rows", leaves=leaves, **drawn)
         if config.qk_norm:
             for name in ("q_norm", "k_norm"):
                 norm = RMSNorm(config.head_dim, eps=config.rms_norm_eps, profile=config.norm_profile, **made)
                 setattr(self, name, norm)
         if config.sinks:
-            self.sinks = torch.nn.Parameter(torch.zeros(config.num_attention_heads, **made))
+            self.sinks = torch.nn.Parameter(torch.empty(config.num_attention_heads, **made))
+            torch.nn.init.normal_(self.sinks, std=config.initializer_range)
         self.options = AttentionOptions.of(config, layer, tables)
 
     def forward(self, x: torch.Tensor, tokens: Tokens) -> torch.Tensor:
@@ -173,7 +198,7 @@ class GatedMLP(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"std": config.initializer_range, "device": device, "dtype": dtype}
         hidden, inner, bias, leaves = (
             config.hidden_size, config.intermediate_size, config.mlp_bias, config.leaves
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -83,7 +84,8 @@ def pack_tokens(ids: torch.Tensor, layout: Layout | Packed | None) -> Packed:
     """
     has_dtype(OP, "ids", is_tensor(OP, "ids", ids), torch.int64, torch.int32)
     if layout is not None and not isinstance(layout, (Layout, Packed)):
-        raise wrong_type(OP, "layout", layout, "Layout, Packed or None")
+        wanted = "Layout, Packed or None (ops.Layout.packed and ops.Layout.padded make one)"
+        raise wrong_type(OP, "layout", layout, wanted)
     if layout is None:
         if ids.dim() == 0:
             raise wrong_dims(OP, "ids", ids.shape, "1 or more, [T] or [B, L]")
@@ -100,6 +102,24 @@ def pack_tokens(ids: torch.Tensor, layout: Layout | Packed | None) -> Packed:
     position = layout.position
     exists = (position >= 0) & (position < lengths[layout.sequence.to(torch.int64)])
     return _packed(ids, lengths, exists.flatten().nonzero().flatten())
+
+
+LAYOUT_OF = {
+    "attention_mask": 'layout=ops.Layout.padded(attention_mask.sum(1), L, side="left" or "right")',
+    "position_ids": "layout=, whose sequences count their positions from 0",
+    "cu_seqlens": "layout=ops.Layout.packed(cu_seqlens, tokens=T)",
+    "labels": "logps(ids, layout), whose negative mean is the loss",
+}
+"""What takes the place of arguments of transformers' models."""
+
+
+def refuse_others(op: str, given: Mapping[str, object], known: tuple[str, ...]) -> None:
+    """Raise LaunchError for arguments that a call of a model does not have."""
+    for name, value in given.items():
+        shape = f" {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
+        instead = f"; in place of {name}: {LAYOUT_OF[name]}" if name in LAYOUT_OF else ""
+        choices = ", ".join(known) + instead
+        raise LaunchError(Code.UNKNOWN_NAME, what=f"{op}: the argument", name=name + shape, choices=choices)
 
 
 def check_ids(ids: torch.Tensor, vocabulary: int, *, op: str = OP) -> None:

@@ -18,6 +18,7 @@ from rlk.nn.ranks import Ranks
 from rlk.ops.attention import check_pages
 from rlk.ops.offsets import owners_of
 from rlk.runtime.binding.arguments import VECTOR
+from rlk.runtime.binding.checks import has_dtype
 
 
 class Tokens(Protocol):
@@ -96,7 +97,8 @@ class WholeSequences:
 
     @staticmethod
     def of(cu_seqlens: torch.Tensor, tokens: int) -> WholeSequences:
-        """Lay out sequences [cu_seqlens[i], cu_seqlens[i + 1]) of `tokens` tokens."""
+        """Lay out sequences [cu_seqlens[i], cu_seqlens[i + 1]) of `tokens` tokens; int32 or int64."""
+        has_dtype("WholeSequences.of", "cu_seqlens", cu_seqlens, torch.int32, torch.int64)
         at = torch.arange(tokens, device=cu_seqlens.device)
         owner = owners_of(cu_seqlens[1:], tokens)
         return WholeSequences((at - cu_seqlens[owner]).to(torch.int32), cu_seqlens.to(torch.int32))

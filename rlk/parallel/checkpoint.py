@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from rlk.errors import Code, LaunchError
-from rlk.nn.checkpoint import check_tensors, load_tensors, read_checkpoint, write_checkpoint
+from rlk.nn.checkpoint import check_tensors, dtype_of, load_tensors, read_checkpoint, write_checkpoint
 from rlk.nn.experts import stored
 from rlk.nn.model import CausalLM, check_dtype
 from rlk.nn.modules import take_memory
@@ -31,7 +31,7 @@ def from_pretrained(
     tp: str | int | None = None,
     sp: bool = False,
     plan: Plan | None = None,
-    dtype: torch.dtype = torch.bfloat16,
+    dtype: torch.dtype | None = None,
     leaves: int | None = None,
     device: torch.device | str | None = None,
     **resolve: Any,
@@ -43,7 +43,8 @@ def from_pretrained(
     before memory is taken. Raises LaunchError; where one rank cannot load, for any reason, all raise, and
     where ranks loaded other numerics or shapes, as `parallelize` does.
     """
-    check_dtype(dtype)
+    if dtype is not None:
+        check_dtype(dtype)
     ranks = ranks_of(mesh, tp, sp)
     failure: Exception | None = None
     try:
@@ -115,14 +116,14 @@ def _loaded(
     path: str | os.PathLike[str],
     ranks: Ranks,
     plan: Plan | None,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     leaves: int | None,
     device: torch.device | str | None,
     resolve: dict[str, Any],
 ) -> tuple[CausalLM, dict[str, str]]:
     """Return a rank's model, and its plan as facts that ranks compare."""
     found, config = read_checkpoint(path, leaves, **resolve)
-    model = CausalLM(config, device="meta", dtype=dtype)
+    model = CausalLM(config, device="meta", dtype=dtype_of(found) if dtype is None else dtype)
     styles = resolved(model, plan, ranks.sequence)
     check_shares(config, ranks, styles)
     facts = told(model, styles)

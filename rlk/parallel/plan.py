@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from rlk.errors import Code, LaunchError
-from rlk.nn.config import LEAVES, ModelConfig, joined
+from rlk.nn.config import ModelConfig, joined
 from rlk.nn.ranks import Ranks
 from rlk.runtime.call.collective import SHARE, Share, process_group
 
@@ -147,7 +147,7 @@ def check_shares(config: ModelConfig, ranks: Ranks, styles: Styles | None = None
         wanted = f"a multiple of {size}, the number of ranks: load the model with leaves=8"
         if size > PIECES or size & (size - 1):
             wanted = f"a multiple of the number of ranks, which must be 1, 2, 4 or 8 and is {size}"
-        problems.append(_refused(LEAVES, config.leaves, wanted))
+        problems.append(_refused("leaves", config.leaves, wanted))
     for name in ("num_attention_heads", "num_key_value_heads") if heads else ():
         if (found := getattr(config, name)) % size:
             problems.append(_refused(name, found, f"a multiple of {size}, the number of ranks"))

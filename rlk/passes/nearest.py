@@ -8,7 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlk.ir.nodes import Bits, Cast, Const, Fn1, Fn2, Kernel, Let, Map1, Map2, Node, Select, Value, const_value
+from rlk.ir.nodes import (
+    Bits,
+    Cast,
+    Const,
+    Fn1,
+    Fn2,
+    Kernel,
+    Let,
+    Map1,
+    Map2,
+    Node,
+    Select,
+    Value,
+    const_value,
+)
 from rlk.ir.types import DType, TileType
 from rlk.passes.rewrite import Replay, rewrite
 from rlk.passes.walk import walk

@@ -62,7 +62,7 @@ def _check_leaves(source: torch.nn.Module, target: torch.nn.Module) -> None:
     ours, theirs = _leaves(source), _leaves(target)
     if ours is not None and theirs is not None and ours != theirs:
         wanted = f"{ours}, that of the source: load both models with the same leaves="
-        raise wrong_value(OP, f"target: {LEAVES}", theirs, wanted)
+        raise wrong_value(OP, "target: leaves", theirs, wanted)
 
 
 def _leaves(model: torch.nn.Module) -> int | None:

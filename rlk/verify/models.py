@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,7 @@ def cancel_attention(model: CausalLM) -> None:
 
 def identity(model: CausalLM) -> str:
     """Return a digest of a model's config and weights."""
-    config = {name: str(getattr(model.config, name)) for name in model.config.__slots__}
+    config = {f.name: str(getattr(model.config, f.name)) for f in fields(model.config) if f.compare}
     return digest({"config": config, "weights": digest_of_weights(model).total})[:16]
 
 
