@@ -206,13 +206,8 @@ def _refuse_gathered(
         axis for v in gathered.load.index for axis in axes[v] if axis in each and lets[v].node != Pos(axis)
     ]
     if by_index and set(rows.axes) <= set(each):
-        x, w = rows.name, gathered.name
-        lacks = f"a contraction over {let.node.over} of {w} gathered for each row of {by_index[0]}"
-        instead = (
-            f'rows sorted by index, R = Ragged("R", over=E): {x}.at(begin + L.pos(R), ..., when=...), '
-            f"{w}.at(E, ...) and each=(E,), as in rlk/specs/grouped.py"
-        )
-        raise LoweringError(lacks, instead, let.loc)
+        error = gathered_matrices_error(let, rows.name, gathered.name)
+        raise LoweringError(f"{error.lacks} for each row of {by_index[0]}", error.instead, error.loc)
 
 
 def _stop(
@@ -221,8 +216,8 @@ def _stop(
     """Return the end of the contracted axis according to a factor's guard."""
     guard = node.guard if isinstance(node, Load) else None
     match None if guard is None else lets[guard].node:
-        case Map2(fn=Fn2.LT, a=a, b=b) if lets[a].node == Pos(dot.over) and _one_number(axes[b], dot):
-            return b
+        case Map2(fn=Fn2.LT, a=a, b=b) if a in lets and lets[a].node == Pos(dot.over):
+            return b if _one_number(axes[b], dot) else None
         case _:
             return None
 
@@ -329,6 +324,16 @@ def gathered_error(let: Let, dot: Let) -> LoweringError:
     name, over = let.node.param, dot.node.over
     lacks = f"a contraction over {over} of elements of {name} that do not lie along one of its dims"
     return LoweringError(lacks, kept([] if let.name == name else [let.name], dot.loc), dot.loc)
+
+
+def gathered_matrices_error(dot: Let, x: str, w: str) -> LoweringError:
+    """Return the error of a contraction of single rows x with a matrix of w that is gathered for each."""
+    assert isinstance(dot.node, Dot)
+    instead = (
+        f'rows sorted by index, R = Ragged("R", over=E): {x}.at(begin + L.pos(R), ..., when=...), '
+        f"{w}.at(E, ...) and each=(E,), as in rlk/specs/grouped.py"
+    )
+    return LoweringError(f"a contraction over {dot.node.over} of {w} gathered", instead, dot.loc)
 
 
 def computed_factor_error(dot: Let, lets: Mapping[Value, Let]) -> LoweringError:
