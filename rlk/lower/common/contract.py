@@ -362,7 +362,10 @@ def unfused_error(kernel: Kernel) -> LoweringError:
     assert isinstance(dot.node, Dot)
     type = lets[dot.node.a].type if dot.node.a in lets else None
     rows = [axis for axis in type.axes if axis != dot.node.over] if isinstance(type, TileType) else []
-    named = ", ".join(map(str, rows)) or "the rows"
+    if not rows:
+        lacks = f"a contraction over {dot.node.over} of a computed vector, which has no other axis"
+        return LoweringError(lacks, "absorb(p * v.to(f32)) of the fold, without by=", dot.loc)
+    named = ", ".join(map(str, rows))
     lacks = f"fused attention whose query rows {named} are not the segments of a ragged axis"
     instead = (
         'rows of Ragged("Q", over=B), as in rlk/specs/attention.py, or L.keep of the scores and no stream'
