@@ -112,11 +112,8 @@ SAID = {
         'y = L.keep(y, "y") in the line before',
     ),
     "dot_and_sum_of_one_axis": ("contracts K with L.dot and uses values along K", 's = L.keep(s, "s")'),
-    "grouped_gemm": ("of w gathered for each row of T", "rows sorted by index"),
     "matrix_times_vector": ("with a vector: w has no other axis", "L.sum(a.to(f32) * w.to(f32), over=K"),
     "softmax_over_dynamic_rows": ("a reduction over the whole dynamic axis T", "without dynamic=True"),
-    "attention_of_batches": ("query rows M are not the segments of a ragged axis", "Ragged"),
-    "linear_attention": ("query rows M are not the segments of a ragged axis", "Ragged"),
     "pieces_of_two_products": ("two contractions by pieces of P", "first = L.keep(L.dot(...)"),
     "sum_of_batched_products": (
         "over B in the kernel of contractions",
@@ -136,6 +133,9 @@ def test_triton_lacks_what_no_tile_can_give(name: str) -> None:
 
 
 OTHERS_SAY = {
+    ("attention_of_batches", "cute"): ("query rows M are not the segments of a ragged axis", "Ragged"),
+    ("linear_attention", "cute"): ("query rows M are not the segments of a ragged axis", "Ragged"),
+    ("grouped_gemm", "cute"): ("of w gathered for each row", "rows sorted by index"),
     ("two_computed_factors", "cute"): ("both factors are computed", 'y = L.keep(y, "y"); u = L.keep(u, "u")'),
     ("strided_factor", "cute"): (
         "elements of x that do not lie along one of its dims",

@@ -78,13 +78,17 @@ hidden states.
 ## Grouped products
 
 `grouped_matmul` (`rlk/specs/grouped.py`) has a matrix for each expert: rows are sorted by expert, and are the
-segments of a ragged axis. [Contractions](writing-a-spec.md#contractions) shows the spec.
+segments of a ragged axis. [Contractions](writing-a-spec.md#contractions) shows the spec. Where a token's
+expert is an index, one line is the operator, for rows in any order:
+
+```text
+y = L.dot(x, w.at(expert, N, K), over=K, each=(T,))
+```
 
 ## Not in the language
 
 | an author would write | missing | written instead |
 |---|---|---|
-| `L.dot(x, w.at(expert, N, K), over=K)` | a matrix for each row, in any order | rows sorted by expert |
 | a recurrence in chunks, by `L.dot` of its state | carries along chunks above 1 | one token after the other |
 | a stream inside of a stream | nests of streams | `L.table` of what the inner one finds |
 """

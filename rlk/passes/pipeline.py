@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from rlk.ir.nodes import MathModel, Program
 from rlk.ir.verify import verify
+from rlk.passes.by_index import by_index
 from rlk.passes.expand import expand
 from rlk.passes.kernel_split import cut
 from rlk.passes.mask import mask
@@ -92,4 +93,4 @@ def launched(
     extents: of all axes in one call; static: of the axes whose extents a signature fixes.
     """
     swept = sweep(specialize(program, static, softmax), extents)
-    return each(swept, lambda k: share_tiles(one_axis_of_rows(k, static)))
+    return each(swept, lambda k: share_tiles(by_index(one_axis_of_rows(k, static), static)))

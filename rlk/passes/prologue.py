@@ -32,9 +32,14 @@ def elementwise(value: Value, over: Axis, lets: Mapping[Value, Let]) -> tuple[Le
     found = backward_slice([value], along)
     made = tuple(let for v, let in along.items() if v in found)
     of_elements = Load | Map1 | Map2 | Math | Fma | Select | Cast | Bits | Pos
-    known = all(v in lets for let in made for v in operands(let.node))  # nothing that a loop carries
+    # nothing that a loop carries; its step may be an index
+    known = all(v in lets or _indexes(v, let) for let in made for v in operands(let.node))
     loads = any(isinstance(let.node, Load) for let in made)
     return made if known and loads and all(isinstance(let.node, of_elements) for let in made) else ()
+
+
+def _indexes(value: Value, let: Let) -> bool:
+    return isinstance(let.node, Load) and value in let.node.index
 
 
 def is_computed(dot: Dot, lets: Mapping[Value, Let]) -> bool:

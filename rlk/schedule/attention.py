@@ -14,6 +14,7 @@ from rlk.ir.nodes import Const, Dot, Fn2, Kernel, Load, Loop, Map2, Math, MathFn
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType
 from rlk.passes.pack_gqa import indices_of, one_axis_of_rows
+from rlk.passes.prologue import is_computed
 from rlk.passes.walk import backward_slice, walk
 from rlk.schedule.axes import Roles, roles, types_of
 from rlk.schedule.schedule import Schedule
@@ -32,7 +33,7 @@ LARGEST_STATES = 1 << 28  # limit of the bytes of parallel pieces' states
 
 def fused_attention(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Target) -> Schedule:
     """Return the schedule: row tiles of the mean length of segments, and other axes whole."""
-    rows = rows_axis(found)
+    rows = rows_of(kernel, found)
     if rows is None:
         return Schedule()
     held = {str(axis): padded(extents[axis.name]) for axis in columns(kernel, found)}
@@ -181,7 +182,7 @@ def two_tensors(kernel: Kernel) -> bool:
 
 def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Target) -> tuple[Schedule, ...]:
     """Return schedules with other tiles, for tests: all must give the same bits."""
-    rows = rows_axis(found)
+    rows = rows_of(kernel, found)
     held = {str(axis): padded(extents[axis.name]) for axis in columns(kernel, found)}
     made = [fused_attention(kernel, found, extents, target)]
     if rows is not None:
@@ -195,16 +196,41 @@ def rows_axis(found: Roles) -> Axis | None:
     return next((axis for axis in found.parallel if axis.over is not None and axis.part is Part.ALL), None)
 
 
+def rows_of(kernel: Kernel, found: Roles) -> Axis | None:
+    """Return the axis of query rows: of segments, else one that computed factors have alone."""
+    alone = alone_in_factors(kernel, found)
+    rows = next((axis for axis in reversed(alone) if axis.dynamic), alone[-1] if alone else None)
+    return rows_axis(found) or rows
+
+
+def alone_in_factors(kernel: Kernel, found: Roles) -> tuple[Axis, ...]:
+    """Return the parallel axes that a stream's computed factor has and the other factor lacks."""
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    stepped = {let.value for loop in loops for let in walk(loop.body)}
+    lets, types = {let.value: let for let in walk(kernel.body)}, types_of(kernel)
+    alone: dict[Axis, None] = {}
+    for dot in (lets[value].node for value in lets if value in stepped):
+        if isinstance(dot, Dot) and is_computed(dot, lets):
+            for factor, other in ((dot.a, dot.b), (dot.b, dot.a)):
+                one, two = types[factor], types[other]
+                assert isinstance(one, TileType) and isinstance(two, TileType)
+                if factor not in lets or not isinstance(lets[factor].node, Load):
+                    alone.update(dict.fromkeys(x for x in one.axes if x not in two.axes))
+    return tuple(axis for axis in found.parallel if axis in alone)
+
+
 def columns(kernel: Kernel, found: Roles) -> tuple[Axis, ...]:
     """Return the column axes of accumulators; a program has all their columns."""
     types = types_of(kernel)
+    rows = alone_in_factors(kernel, found) if rows_axis(found) is None else ()
     made: dict[Axis, None] = {}
     for let in walk(kernel.body):
         if isinstance(let.node, Dot):
             a, b = (types[v] for v in (let.node.a, let.node.b))
             assert isinstance(a, TileType) and isinstance(b, TileType)
             alone = (*(x for x in b.axes if x not in a.axes), *(x for x in a.axes if x not in b.axes))
-            made.update(dict.fromkeys(x for x in alone if x in found.parallel and not x.dynamic))
+            whole = (x for x in alone if x in found.parallel and not x.dynamic and x not in rows)
+            made.update(dict.fromkeys(whole))
     return tuple(made)
 
 

@@ -12,7 +12,7 @@ from rlk.ir.nodes import Dot, Kernel, Load, Pos, Program
 from rlk.ir.tree import padded
 from rlk.ir.types import DType
 from rlk.passes.walk import walk
-from rlk.schedule.attention import rows_axis
+from rlk.schedule.attention import rows_of
 from rlk.schedule.axes import Roles, kind, roles
 from rlk.schedule.heuristics import factor_tiles
 from rlk.schedule.schedule import Schedule, Span
@@ -47,7 +47,7 @@ def waves(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int], on: Targ
     """Return a kernel's schedule: matrix core tiles for contractions, else the chosen schedule."""
     found = roles(kernel, extents)
     if kind(kernel) == "back_to_back_gemm":
-        return _of_segments(chosen, found)
+        return _of_segments(kernel, chosen, found)
     sides = factor_tiles(kernel, found) if found.contracted else None
     if sides is None:
         return chosen
@@ -72,9 +72,9 @@ def waves(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int], on: Targ
     return Schedule(tiles=named, placed=placed, warps=WAVES, depth=depth)
 
 
-def _of_segments(chosen: Schedule, found: Roles) -> Schedule:
+def _of_segments(kernel: Kernel, chosen: Schedule, found: Roles) -> Schedule:
     """Return the schedule of fused attention: 16 query rows to a wave."""
-    rows = rows_axis(found)
+    rows = rows_of(kernel, found)
     if rows is None:
         return chosen
     tile = max(WAVE_ROWS, min(WAVES * WAVE_ROWS, chosen.tile(str(rows))))

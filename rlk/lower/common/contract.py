@@ -206,13 +206,8 @@ def _refuse_gathered(
         axis for v in gathered.load.index for axis in axes[v] if axis in each and lets[v].node != Pos(axis)
     ]
     if by_index and set(rows.axes) <= set(each):
-        x, w = rows.name, gathered.name
-        lacks = f"a contraction over {let.node.over} of {w} gathered for each row of {by_index[0]}"
-        instead = (
-            f'rows sorted by index, R = Ragged("R", over=E): {x}.at(begin + L.pos(R), ..., when=...), '
-            f"{w}.at(E, ...) and each=(E,), as in rlk/specs/grouped.py"
-        )
-        raise LoweringError(lacks, instead, let.loc)
+        error = gathered_matrices_error(let, rows.name, gathered.name)
+        raise LoweringError(f"{error.lacks} for each row of {by_index[0]}", error.instead, error.loc)
 
 
 def _stop(
@@ -221,8 +216,8 @@ def _stop(
     """Return the end of the contracted axis according to a factor's guard."""
     guard = node.guard if isinstance(node, Load) else None
     match None if guard is None else lets[guard].node:
-        case Map2(fn=Fn2.LT, a=a, b=b) if lets[a].node == Pos(dot.over) and _one_number(axes[b], dot):
-            return b
+        case Map2(fn=Fn2.LT, a=a, b=b) if a in lets and lets[a].node == Pos(dot.over):
+            return b if _one_number(axes[b], dot) else None
         case _:
             return None
 
@@ -331,6 +326,16 @@ def gathered_error(let: Let, dot: Let) -> LoweringError:
     return LoweringError(lacks, kept([] if let.name == name else [let.name], dot.loc), dot.loc)
 
 
+def gathered_matrices_error(dot: Let, x: str, w: str) -> LoweringError:
+    """Return the error of a contraction of single rows x with a matrix of w that is gathered for each."""
+    assert isinstance(dot.node, Dot)
+    instead = (
+        f'rows sorted by index, R = Ragged("R", over=E): {x}.at(begin + L.pos(R), ..., when=...), '
+        f"{w}.at(E, ...) and each=(E,), as in rlk/specs/grouped.py"
+    )
+    return LoweringError(f"a contraction over {dot.node.over} of {w} gathered", instead, dot.loc)
+
+
 def computed_factor_error(dot: Let, lets: Mapping[Value, Let]) -> LoweringError:
     """Return the error of a contraction whose factor is computed in the same kernel."""
     assert isinstance(dot.node, Dot)
@@ -357,7 +362,10 @@ def unfused_error(kernel: Kernel) -> LoweringError:
     assert isinstance(dot.node, Dot)
     type = lets[dot.node.a].type if dot.node.a in lets else None
     rows = [axis for axis in type.axes if axis != dot.node.over] if isinstance(type, TileType) else []
-    named = ", ".join(map(str, rows)) or "the rows"
+    if not rows:
+        lacks = f"a contraction over {dot.node.over} of a computed vector, which has no other axis"
+        return LoweringError(lacks, "absorb(p * v.to(f32)) of the fold, without by=", dot.loc)
+    named = ", ".join(map(str, rows))
     lacks = f"fused attention whose query rows {named} are not the segments of a ragged axis"
     instead = (
         'rows of Ragged("Q", over=B), as in rlk/specs/attention.py, or L.keep of the scores and no stream'

@@ -21,6 +21,7 @@ from rlk.lower.common.contract import (
     contractions_of_tiles,
     count_up,
     covered,
+    gathered_matrices_error,
     kept,
 )
 from rlk.lower.common.emitted import Signature
@@ -32,6 +33,7 @@ from rlk.lower.cute.piece_loop import PieceLoop, piece_loop
 from rlk.lower.cute.protocol import Ring as protocol_ring
 from rlk.lower.cute.protocol import claim_registers, verify
 from rlk.lower.cute.protocols import gemm_protocol
+from rlk.passes.by_index import names_steps
 from rlk.passes.piecewise_launch import OnePiece, one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
@@ -701,7 +703,12 @@ def _checked(
     of = contractions_of_tiles(kernel, target, refused).of
     lets = {let.value: let for let in walk(kernel.body)}
     (value, first), *others = of.items()
-    if any(isinstance(let.node, Loop) for let in lets.values()):
+    loops = [let.node for let in lets.values() if isinstance(let.node, Loop)]
+    if any(names_steps(loop, lets) for loop in loops):
+        sides = sorted((first.a, first.b), key=lambda side: not lets.keys() >= set(side.load.index))
+        error = gathered_matrices_error(lets[value], *(side.name for side in sides))
+        raise refused(f"{error.lacks} for each row", target, error.loc, error.instead)
+    if loops:
         instead = kept(_names(lets, value), lets[value].loc, 'z = L.keep(z, "z") of the product')
         raise refused("a contraction beside a stream", target, lets[value].loc, instead)
     for value, contraction in of.items():

@@ -19,7 +19,7 @@ from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.thread_values import ThreadValues, TiledAxis, distribute, fewer_elements
 from rlk.lower.tilelang.units import DEPTH, ROWS, UNITS
 from rlk.passes.walk import walk
-from rlk.schedule.attention import rows_axis
+from rlk.schedule.attention import rows_of
 from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule
 from rlk.target.blocks import BLOCKS, Block
@@ -149,7 +149,8 @@ def attention_plan(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) ->
 
     plan: without layouts.
     """
-    extents, rows, unit = dict(plan.signature.extents), rows_axis(found), UNITS[plan.target.vendor]
+    extents, unit = dict(plan.signature.extents), UNITS[plan.target.vendor]
+    rows = rows_of(plan.kernel, found)
     if rows is None:
         raise unfused_error(plan.kernel)
     if plan.schedule.tile(str(rows)) < ROWS:

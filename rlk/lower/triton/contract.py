@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlk.errors import Code, LoweringError, ScheduleError
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Decl, Fn2, Let, Load, Loop, Map2, Param, Pos, Turn, Value
+from rlk.ir.nodes import Const, Decl, Extent, Fn2, Let, Load, Loop, Map2, Param, Pos, Turn, Value, const_bits
 from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
@@ -152,6 +152,7 @@ class Dots:
         if not aligned or not small or not (contraction.batched or self.zeros_beyond(contraction)):
             return False
         unguarded = load.guard is None or covered(self.plan.kernel, value, load.guard)
+        unguarded = unguarded or self.guarded_by_dim(load, decl)
         return unguarded and self.tma_tile(load.index[across]) is not None
 
     def zeros_beyond(self, contraction: Contraction) -> bool:
@@ -173,6 +174,15 @@ class Dots:
         ends = [not f.base and self.decl(f).type.axes[f.at] == contraction.over for f in factors]
         of_piece = [bool(f.base) and all(self.begins_piece(v, contraction) for v in f.base) for f in factors]
         return any(ends) and all(end or piece for end, piece in zip(ends, of_piece, strict=True))
+
+    def guarded_by_dim(self, load: Load, decl: Decl) -> bool:
+        """Return whether a load's guard is false only beyond the end of a dim, where TMA reads zeros."""
+        guard = None if load.guard is None else self.e.nodes[load.guard]
+        if not isinstance(guard, Map2) or guard.fn is not Fn2.LT or guard.a not in load.index:
+            return False
+        axis, end = decl.type.axes[load.index.index(guard.a)], self.e.nodes.get(guard.b)
+        known = fixed_extent(axis, dict(self.plan.signature.extents))
+        return end == Extent(axis) or (known is not None and end == Const(const_bits(known, DType.I32)))
 
     def begins_piece(self, value: Value, contraction: Contraction) -> bool:
         """Return whether a term of an index is the start of a launch's piece of the contracted axis."""

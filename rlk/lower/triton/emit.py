@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import assert_never
 
@@ -65,6 +65,7 @@ from rlk.lower.triton.masks import is_whole
 from rlk.lower.triton.parts import in_parts
 from rlk.lower.triton.plan import TritonPlan
 from rlk.lower.triton.reductions import merging, pairs_of, tree, unordered
+from rlk.passes.by_index import names_steps
 from rlk.passes.rotation import Window
 from rlk.passes.walk import walk
 from rlk.target.facts import HOPPER
@@ -84,7 +85,8 @@ class Emitter(StatementEmitter):
             inside[dim.axis] *= dim.length
         tiled = {s.axis for s in plan.tiled}
         self.static = Static({a: n for a, n in inside.items() if a not in tiled})
-        self.nodes = {let.value: let.node for let in walk(plan.kernel.body)}
+        self.lets = {let.value: let for let in walk(plan.kernel.body)}
+        self.nodes = {value: let.node for value, let in self.lets.items()}
         self.readers = Counter(v for let in walk(plan.kernel.body) for v in operands(let.node))
         self.reductions = Counter((n.fn, n.over) for n in self.nodes.values() if isinstance(n, Reduce))
         self.bounds: dict[tuple[Value, str], str] = {}
@@ -463,9 +465,18 @@ class Emitter(StatementEmitter):
             self.text[step] = name
             for arg, variable in zip(args, carried, strict=True):
                 self.text[arg] = variable
-            self.steps(loop)
-            self.assign(carried, loop.body.results, loop.types)
+            with self.named(loop, name):
+                self.steps(loop)
+                self.assign(carried, loop.body.results, loop.types)
         self.names.taken.discard(name)
+
+    def named(self, loop: Loop, step: str) -> AbstractContextManager[None]:
+        """Write the condition that a row of the tile names a step, where each row names one."""
+        shape = self.shape(loop.start)
+        if not shape or not names_steps(loop, self.lets):
+            return nullcontext()
+        here = f"({self[loop.start]} == {step}).to(tl.int32)"
+        return self.inner(f"if tl.max(tl.reshape({here}, ({math.prod(shape)},)), 0) > 0:")
 
     def begin(self, loop: Loop) -> str:
         """Return the start of a loop: the largest of `first`, for the loop after full steps begin."""

@@ -21,6 +21,7 @@ from rlk.lower.common.tma_tiles import TmaTile
 from rlk.lower.triton.tma_tiles import tma_tiles_of
 from rlk.passes.rotation import Window, windows
 from rlk.passes.walk import walk
+from rlk.schedule.attention import rows_of
 from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import Target
@@ -206,7 +207,7 @@ def _attention_dims(
     kernel: Kernel, tiled: tuple[TiledAxis, ...], found: Roles, extents: dict[str, int]
 ) -> list[Dim]:
     """Place fused attention: its query rows, then the axes that share the inner dim."""
-    rows = outer_axis(kernel, tiled)
+    rows = outer_axis(kernel, tiled, found)
     lengths = [(rows.axis, rows.tile)] + [(s.axis, s.tile) for s in tiled if s.tile > 1 and s is not rows]
     lengths += found.inside
     sized = {axis for axis, _ in lengths}
@@ -219,7 +220,7 @@ def _attention_dims(
     return dims
 
 
-def outer_axis(kernel: Kernel, tiled: tuple[TiledAxis, ...]) -> TiledAxis:
+def outer_axis(kernel: Kernel, tiled: tuple[TiledAxis, ...], found: Roles) -> TiledAxis:
     """Return the axis of rows: of those that the computed factor has, the one that is tiled."""
     lets = tuple(walk(kernel.body))
     nodes, types = {x.value: x.node for x in lets}, {x.value: x.type for x in lets}
@@ -230,7 +231,7 @@ def outer_axis(kernel: Kernel, tiled: tuple[TiledAxis, ...]) -> TiledAxis:
                 along = [s for s in tiled if s.axis in type.axes and s.tile > 1]
                 if len(along) == 1:
                     return along[0]
-    if not any(s.axis.over is not None for s in tiled):
+    if rows_of(kernel, found) is None:
         raise unfused_error(kernel)
     raise ScheduleError(
         Code.SCHEDULE_FIELD, field="tiles", value="none", why=f"one axis of rows, {SMALLEST_TILE} or more"

@@ -280,7 +280,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     found = roles(kernel, extents)
     rows = segments(kernel, found.parallel)
     if rows is None:
-        raise unfused_error(kernel)
+        error = unfused_error(kernel)
+        raise refused(error.lacks, target, error.loc, error.instead)
     parts = _parts(kernel, target)
     scores, sums = _fragments(parts[-1], kernel, extents, target)
     tile = schedule.tile(str(rows.axis))
