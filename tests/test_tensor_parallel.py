@@ -689,7 +689,7 @@ def test_a_patched_model_that_ranks_cannot_share_is_refused(initialized: None) -
 
 
 def test_extents_that_leaves_do_not_divide_are_refused() -> None:
-    with pytest.raises(LaunchError, match="intermediate_size=68 .*\n.*multiple of leaves = 8"):
+    with pytest.raises(LaunchError, match="intermediate_size=68 .*\n.*multiple of config.rlk_leaves = 8"):
         tensor_parallel_cases.tiny("qwen2", intermediate_size=68)
 
 
