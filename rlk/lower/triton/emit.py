@@ -361,7 +361,8 @@ class Emitter(StatementEmitter):
         """
         schedule = self.plan.schedule
         if self.plan.kind in ("rows", "merge") and schedule.warps > 1 and not schedule.placed:
-            self.pairs |= pairs_of(lets, self.summed)
+            found, lets = pairs_of(lets, self.summed)
+            self.pairs |= found
         super().block(lets)
 
     def summed(self, let: Let) -> tuple[object, ...] | None:
