@@ -1,7 +1,8 @@
 """Integers of 8 bits from floats that are rounded first: one addition rounds, in place of two floors.
 
-`L.round(x).to(i8)` is a dozen operations, two of them floors, which a GPU does at a quarter of its rate. Within
-2**22 the sum x + 1.5 * 2**23 is rounded to an integer, of two the even one, and its last bits are that integer.
+`L.round(x).to(i8)` is a dozen operations, two of them floors, which a GPU does at a quarter of its rate.
+Within 2**22 the sum x + 1.5 * 2**23 is rounded to an integer, of two the even one, and its last bits are that
+integer.
 """
 
 from __future__ import annotations
@@ -77,9 +78,9 @@ class _Nearest:
             least = self.limited(below[0], Fn2.MAX)
         if below is None or least is None or self.nodes.get(is_nan) != Map1(Fn1.ISNAN, least[0]):
             return None
-        x = self.rounded(least[0])
+        rounded = self.rounded(least[0])
         within = -MOST <= least[1] <= below[1] <= MOST
-        return (x, least[1], below[1]) if x is not None and within else None
+        return (rounded, least[1], below[1]) if rounded is not None and within else None
 
     def limited(self, value: Value, fn: Fn2) -> tuple[Value, float] | None:
         """Return the other operand and the integer of a maximum or minimum with a number."""

@@ -413,7 +413,7 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
         return chosen
     if _gathers(kernel):
         return replace(chosen, levels=True, registers=GATHERED_REGISTERS)
-    return replace(chosen, warps=min(placed, FEW_WARPS), late=True) if _sums_in_turn(kernel) else chosen
+    return replace(chosen, warps=min(placed, FEW_WARPS), late=True) if _sums_of_sums(kernel) else chosen
 
 
 def _gathers(kernel: Kernel) -> bool:
@@ -431,7 +431,7 @@ def _gathers(kernel: Kernel) -> bool:
     return False
 
 
-def _sums_in_turn(kernel: Kernel) -> bool:
+def _sums_of_sums(kernel: Kernel) -> bool:
     """Return whether a row outside of loops has a float sum of what depends on another one's."""
     lets = {let.value: let for let in kernel.body.lets}
     sums = {v for v, let in lets.items() if isinstance(let.node, Reduce) and let.node.order is not None}

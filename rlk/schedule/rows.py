@@ -26,7 +26,7 @@ MERGE_WARPS = 8  # of a block that merges states of 32 rows
 MERGED = 16  # states of a thread, above which more warps share them
 MERGE_UNROLLED = 8  # steps whose loads are in flight together
 HOISTED_WARPS = 16  # of a block with hoisted loads: more would leave its threads too few registers
-HELD_OF_COLUMN = 32  # elements of a thread of a carried matrix's column: the next step's factors are beside them
+HELD_OF_COLUMN = 32  # elements of a thread of a carried column: the next step's factors are beside them
 STEPS_AHEAD = 2  # prefetched steps of a loop over rows: two rows fill an SM's share of the bandwidth
 
 

@@ -48,8 +48,8 @@ class Schedule:
     epilogue, one after the other, which needs fewer registers and less memory than all at once. registers:
     the most of a thread in a kernel of Triton for NVIDIA, so that more programs fit into an SM; 0: as many as
     the compiler takes. levels: a Triton kernel for NVIDIA issues the loads of a step before it waits for one,
-    then those at indices that they loaded, with a barrier between. late: a Triton kernel loads a tile that its
-    first sum does not need where it is first used, which takes fewer registers.
+    then those at indices that they loaded, with a barrier between. late: a Triton kernel loads a tile that
+    its first sum does not need where it is first used, which takes fewer registers.
     """
 
     tiles: tuple[tuple[str, int], ...] = ()

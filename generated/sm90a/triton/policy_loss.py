@@ -126,22 +126,6 @@ def sum_over_s_lane(x):
 
 
 @triton.jit
-def sum_over_s_lane_2(x):
-    # The sum over S.lane, halving: two terms at a time, so that no layout chooses.
-    x = tl.sum(tl.reshape(x, (2, 512)), 0)
-    x = tl.sum(tl.reshape(x, (2, 256)), 0)
-    x = tl.sum(tl.reshape(x, (2, 128)), 0)
-    x = tl.sum(tl.reshape(x, (2, 64)), 0)
-    x = tl.sum(tl.reshape(x, (2, 32)), 0)
-    x = tl.sum(tl.reshape(x, (2, 16)), 0)
-    x = tl.sum(tl.reshape(x, (2, 8)), 0)
-    x = tl.sum(tl.reshape(x, (2, 4)), 0)
-    x = tl.sum(tl.reshape(x, (2, 2)), 0)
-    x = tl.sum(tl.reshape(x, (2,)), 0)
-    return x
-
-
-@triton.jit
 def sums_over_s_piece_lane(x, y):
     # The sums over S_piece.lane, halving: two terms at a time, so that no layout chooses.
     x = tl.join(x, y)
@@ -164,24 +148,6 @@ def sums_over_s_piece_lane(x, y):
 def sum_over_s_piece_lane(x):
     # The add over S_piece.lane: no order changes it.
     x = tl.sum(x, 0)
-    return x
-
-
-@triton.jit
-def sum_over_s_piece_lane_2(x):
-    # The sum over S_piece.lane, halving: two terms at a time, so that no layout chooses.
-    x = tl.sum(tl.reshape(x, (2, 2048)), 0)
-    x = tl.sum(tl.reshape(x, (2, 1024)), 0)
-    x = tl.sum(tl.reshape(x, (2, 512)), 0)
-    x = tl.sum(tl.reshape(x, (2, 256)), 0)
-    x = tl.sum(tl.reshape(x, (2, 128)), 0)
-    x = tl.sum(tl.reshape(x, (2, 64)), 0)
-    x = tl.sum(tl.reshape(x, (2, 32)), 0)
-    x = tl.sum(tl.reshape(x, (2, 16)), 0)
-    x = tl.sum(tl.reshape(x, (2, 8)), 0)
-    x = tl.sum(tl.reshape(x, (2, 4)), 0)
-    x = tl.sum(tl.reshape(x, (2, 2)), 0)
-    x = tl.sum(tl.reshape(x, (2,)), 0)
     return x
 
 
@@ -312,17 +278,16 @@ def policy_loss_1(
         total_k3 = portable_k3(neg_log_ratio)
         total_k3_masked = tl.where(active, total_k3, negative_zero())
         loss_masked = tl.where(exists, loss, negative_zero())  # loss.py:86
-        sum_s_lane = sum_over_s_lane_2(loss_masked)
-        count_masked = tl.where(exists, count, 0)
-        sum_s_lane_2 = sum_over_s_lane(count_masked)
-        clipped_masked = tl.where(exists, clipped_2, 0)
-        sum_s_lane_3 = sum_over_s_lane(clipped_masked)
         total_k3_masked_2 = tl.where(exists, total_k3_masked, negative_zero())
-        sum_s_lane_4 = sum_over_s_lane_2(total_k3_masked_2)
+        sum_s_lane, sum_s_lane_2 = sums_over_s_lane(loss_masked, total_k3_masked_2)
+        count_masked = tl.where(exists, count, 0)
+        sum_s_lane_3 = sum_over_s_lane(count_masked)
+        clipped_masked = tl.where(exists, clipped_2, 0)
+        sum_s_lane_4 = sum_over_s_lane(clipped_masked)
         total_5 = total + sum_s_lane
-        total_6 = total_2 + sum_s_lane_2
-        total_7 = total_3 + sum_s_lane_3
-        total_8 = total_4 + sum_s_lane_4
+        total_6 = total_2 + sum_s_lane_3
+        total_7 = total_3 + sum_s_lane_4
+        total_8 = total_4 + sum_s_lane_2
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
     tl.store(sum_of_piece_ptr + s_piece, total)  # loss.py:83
     tl.store(sum_of_piece1_ptr + s_piece, total_2)
@@ -368,17 +333,16 @@ def policy_loss_2(
         sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece, mask=exists, other=0)
         sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece, mask=exists, other=0.0)
         sum_of_piece_masked = tl.where(exists, sum_of_piece, negative_zero())  # loss.py:86
-        sum_s_piece_lane = sum_over_s_piece_lane_2(sum_of_piece_masked)
-        sum_of_piece1_masked = tl.where(exists, sum_of_piece1, 0)
-        sum_s_piece_lane_2 = sum_over_s_piece_lane(sum_of_piece1_masked)
-        sum_of_piece2_masked = tl.where(exists, sum_of_piece2, 0)
-        sum_s_piece_lane_3 = sum_over_s_piece_lane(sum_of_piece2_masked)
         sum_of_piece3_masked = tl.where(exists, sum_of_piece3, negative_zero())
-        sum_s_piece_lane_4 = sum_over_s_piece_lane_2(sum_of_piece3_masked)
+        sum_s_piece_lane, sum_s_piece_lane_2 = sums_over_s_piece_lane(sum_of_piece_masked, sum_of_piece3_masked)
+        sum_of_piece1_masked = tl.where(exists, sum_of_piece1, 0)
+        sum_s_piece_lane_3 = sum_over_s_piece_lane(sum_of_piece1_masked)
+        sum_of_piece2_masked = tl.where(exists, sum_of_piece2, 0)
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece2_masked)
         total_5 = total + sum_s_piece_lane
-        total_6 = total_2 + sum_s_piece_lane_2
-        total_7 = total_3 + sum_s_piece_lane_3
-        total_8 = total_4 + sum_s_piece_lane_4
+        total_6 = total_2 + sum_s_piece_lane_3
+        total_7 = total_3 + sum_s_piece_lane_4
+        total_8 = total_4 + sum_s_piece_lane_2
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
     total_max_1 = tl.maximum(total_2, 1)  # policy.py:566
     tokens = total_max_1.to(tl.float32)

@@ -32,8 +32,8 @@ def hoist_loads(kernel: Kernel, scalar: Scalar, *, late: bool = False) -> Kernel
     """Return the kernel with its loads of inputs first, if they do not depend on a reduction.
 
     A tile that is used after a loop (or dot) is not loaded before it: it would occupy registers during the
-    loop. A scalar (a value of a type that `scalar` accepts) is. late: outside of loops, nor is a tile that the
-    first reduction does not need.
+    loop. A scalar (a value of a type that `scalar` accepts) is. late: outside of loops, nor is a tile that
+    the first reduction does not need.
     """
     inputs = frozenset(d.name for d in kernel.params if d.role is Role.IN)
     return replace(kernel, body=_block(kernel.body, inputs, scalar, late))

@@ -363,7 +363,8 @@ class Emitter(StatementEmitter):
         """
         schedule = self.plan.schedule
         if self.plan.kind in ("rows", "merge") and schedule.warps > 1 and not schedule.placed:
-            self.pairs |= pairs_of(lets, self.summed)
+            found, lets = pairs_of(lets, self.summed)
+            self.pairs |= found
         super().block(lets)
 
     def summed(self, let: Let) -> tuple[object, ...] | None:
@@ -379,16 +380,16 @@ class Emitter(StatementEmitter):
 
     def both(self, first: Let, second: Let) -> None:
         """Write two sums of one order: their steps between threads are common."""
-        nodes = first.node, second.node
-        assert isinstance(nodes[0], Reduce) and isinstance(nodes[1], Reduce)
-        over, order, axes = nodes[0].over, nodes[0].order, self.tile(nodes[0].x).axes
+        one, other = first.node, second.node
+        assert isinstance(one, Reduce) and isinstance(other, Reduce)
+        over, order, axes = one.over, one.order, self.tile(one.x).axes
         assert order is not None
         name = self.helpers.define(
             f"sums_over_{axis_name(over)}",
             lambda unique: tree(unique, self.plan.dims_of(axes), axes, over, order, pair=True),
         )
         made = [self.names.fresh(let.name or f"sum_{axis_name(over)}") for let in (first, second)]
-        self.line(f"{', '.join(made)} = {name}({', '.join(self[node.x] for node in nodes)})")
+        self.line(f"{', '.join(made)} = {name}({self[one.x]}, {self[other.x]})")
         self.text.update(zip((first.value, second.value), made, strict=True))
 
     def pick(self, let: Let, reduce: Reduce, one_hot: OneHotSum) -> None:

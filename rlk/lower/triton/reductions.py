@@ -6,10 +6,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlk.ir.dims import Axis
-from rlk.ir.nodes import Combine, Let, Value, operands
+from rlk.ir.nodes import (
+    Bits,
+    Cast,
+    Combine,
+    Const,
+    Fma,
+    Let,
+    Map1,
+    Map2,
+    Math,
+    Select,
+    Value,
+    operands,
+)
 from rlk.ir.tree import Order, bind
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.triton.plan import Dim
+from rlk.passes.walk import backward_slice
+
+Elementwise = Bits | Cast | Const | Fma | Map1 | Map2 | Math | Select
 
 
 @dataclass(slots=True)
@@ -128,25 +144,29 @@ def unordered(
 
 def pairs_of(
     lets: Sequence[Let], common: Callable[[Let], tuple[object, ...] | None]
-) -> dict[Value, Let]:
-    """Return the sums that are written together with an earlier one, by that one.
+) -> tuple[dict[Value, Let], list[Let]]:
+    """Return the sums that are written together with an earlier one, by that one, and the lets in order.
 
-    common: what the two of a pair share, None for what is no such sum. The later one adds what is known
-    before the earlier one.
+    common: what the two of a pair share, None for what is no such sum. What a later one adds is computed
+    before the earlier one, if it is computed from no sum between them.
     """
     found: dict[Value, Let] = {}
-    waiting: dict[tuple[object, ...], tuple[Let, set[Value]]] = {}
+    waiting: dict[tuple[object, ...], Let] = {}
+    made: list[Let] = []
     for let in lets:
         key = common(let)
-        if key is not None:
-            first = waiting.pop(key, None)
-            if first is not None and first[1].isdisjoint(operands(let.node)):
-                found[first[0].value] = let
-            else:
-                waiting[key] = let, set()
-        for _, since in waiting.values():
-            since.add(let.value)
-    return found
+        first = None if key is None else waiting.pop(key, None)
+        if first is not None:
+            at = made.index(first)
+            since = {other.value: other for other in made[at:]}
+            slice = backward_slice(operands(let.node), since)
+            if all(isinstance(since[value].node, Elementwise) for value in slice):
+                found[first.value] = let
+                made[at:] = sorted(made[at:], key=lambda other: other.value not in slice)
+        if key is not None and let not in found.values():
+            waiting[key] = let
+        made.append(let)
+    return found, made
 
 
 def _tuple(lengths: list[int]) -> str:
