@@ -38,10 +38,12 @@ def add_adapters(
     owner: int64 [T], the adapter of each row, -1 for none. Both products and the sum are rounded, as peft
     does. Ranks that are padded with zeros keep their bits.
     """
+    others = [(owner != adapter)[:, None] for adapter in range(len(a[0]))]
     for column, first, second in zip(y.split(sizes, -1), a, b, strict=True):
-        for adapter in range(len(first)):
-            added = column + ops.matmul(ops.matmul(x, first[adapter, 0]), second[adapter, 0])
-            column.copy_(torch.where((owner == adapter)[:, None], added, column))
+        for adapter, rows in enumerate(others):
+            added = ops.matmul(ops.matmul(x, first[adapter, 0]), second[adapter, 0])
+            # -0.0, not 0.0: x + -0.0 == x for every x, including x = -0.0
+            column.add_(added.masked_fill_(rows, -0.0))
 
 
 class Adapters(PunicaWrapperBase):
