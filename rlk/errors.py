@@ -85,8 +85,8 @@ class Code(Enum):
         "carry it out with L.total(...) or L.softmax_sum(...)",
     )
     STREAM_NESTED = (
-        "a stream of {axis} inside a stream of {outer}",
-        "use one stream, and keep the other axis parallel or reduce it whole",
+        "{what} inside a stream of {outer}",
+        "write a stream of an axis without piece=, and its fold; or both before the outer stream",
     )
     STREAM_BROKEN = (
         "a stream is left before its end",

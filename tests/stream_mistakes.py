@@ -119,21 +119,24 @@ class Nested:
     def wrong():
         def body(x, k):
             total = L.total()
-            for _ in L.stream(V):
-                for u in L.stream(U):  # <-
-                    total.absorb(L.pos(T) + u.pos)
+            for v in L.stream(V):
+                inner = L.total()
+                for u in L.stream(Axis("U", chunk=4, piece=8)):  # <-
+                    inner.absorb(x[v] * u.pos.to(f32))
+                total.absorb(inner.value)
             return L.out(y=total.value)
 
         return of_stream(body)
 
     def right():
         def body(x, k):
-            first, second = L.total(), L.total()
+            total = L.total()
             for v in L.stream(V):
-                first.absorb(x[v])
-            for u in L.stream(U):
-                second.absorb(k + u.pos)
-            return L.out(y=first.value, s=second.value)
+                inner = L.total()
+                for u in L.stream(U):
+                    inner.absorb(x[v] * u.pos.to(f32))
+                total.absorb(inner.value)
+            return L.out(y=total.value)
 
         return of_stream(body)
 

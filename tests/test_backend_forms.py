@@ -211,6 +211,17 @@ def _(x: Tensor[f32, T, V], y: Tensor[f32, T, U]) -> Outputs:
     return L.out(z=total.value)
 
 
+@form("the same, with a product in the inner one")
+def _(x: Tensor[f32, T], k: Tensor[bf16, V, D], v: Tensor[bf16, U, D]) -> Outputs:
+    total = L.total()
+    for i in L.stream(V):
+        inner = L.softmax_sum()
+        for j in L.stream(U):
+            inner.absorb(L.dot(k[i], v[j], over=D))
+        total.absorb(inner.lse())
+    return L.out(z=x * total.value)
+
+
 @form("a scan, `L.carry` with `chunk=1`")
 def _(x: Tensor[f32, T, I]) -> Outputs:
     run = L.carry(0.0, T)

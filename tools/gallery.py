@@ -90,7 +90,6 @@ y = L.dot(x, w.at(expert, N, K), over=K, each=(T,))
 | an author would write | missing | written instead |
 |---|---|---|
 | a recurrence in chunks, by `L.dot` of its state | carries along chunks above 1 | one token after the other |
-| a stream inside of a stream | nests of streams | `L.table` of what the inner one finds |
 """
 
 

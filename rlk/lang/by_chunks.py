@@ -66,6 +66,9 @@ def _largest(t: Tracer, x: Tile, over: Axis) -> Tile:
 
 def _streamed(t: Tracer, x: Tile, over: Axis, fold: F, *beside: Argmax) -> F:
     """Return a fold that has absorbed a tile along an axis, as others beside it have."""
+    if t.scope.axis is not None:
+        what = f"a reduction over all of {over} by chunks"
+        raise SpecError(Code.STREAM_NESTED, t.here(), what=what, outer=t.scope.axis)
     b, lets, value = t.builder, _along(t, x, over), t.use(x)
     again: dict[Value, Value] = {}
     for _ in t.stream(over, *(None,) * 8):

@@ -360,6 +360,7 @@ class Carry:
         t = tracer(self.what)
         self._init = as_tile(t, init, what=self.what)
         self._type = TileType(self._init.dtype, union(self._init.axes, rows))
+        self._depth = len(t.scopes)
         self._carrying: Carrying | None = None
 
     @property
@@ -375,6 +376,8 @@ class Carry:
         carrying, tile = self._in(t), as_tile(t, value, self._type.dtype)
         if carrying.result is not None or carrying.last is not None:
             raise SpecError(Code.FOLD_TWICE, author(), what=self.what)
+        if all(each is not carrying for each in t.scope.carries):
+            raise SpecError(Code.FOLD_OUTSIDE, author(), what=self.what)
         axes = {*self._type.axes, *t.streamed()}
         if tile.dtype is not self._type.dtype or not {*tile.axes} <= axes:
             raise SpecError(Code.CARRY_TYPE, author(), held=self._type, given=tile.type)
@@ -382,13 +385,13 @@ class Carry:
         carrying.result = tile
 
     def _in(self, t: Tracer) -> Carrying:
-        """Return the open stream's record of the carry; the first stream that uses the carry has it."""
+        """Return its stream's record of the carry: of the one that was opened first after the carry."""
         t.whole()
         if self._carrying is None:
             if t.scope.axis is None:
                 raise SpecError(Code.FOLD_OUTSIDE, author(), what=self.what)
             self._carrying = Carrying(t.use(self._init), self._type, t.builder.fresh(self._type))
-            t.scope.carries.append(self._carrying)
+            t.scopes[min(self._depth, len(t.scopes) - 1)].carries.append(self._carrying)
         return self._carrying
 
 

@@ -44,7 +44,7 @@ def tape_of(block: Block) -> Iterator[Let]:
     """Yield every let in order; those of a stream's body before the stream."""
     for let in block.lets:
         if isinstance(let.node, Stream):
-            yield from let.node.body.lets
+            yield from tape_of(let.node.body)
         yield let
 
 
@@ -154,6 +154,9 @@ class Forward:
         self.params = {d.name: d for d in kernel.params}
         self.decls = {n: replace(d, type=_renamed_type(d.type, self.flat)) for n, d in self.params.items()}
         streams = [let for let in self.tape if isinstance(let.node, Stream)]
+        for inner in (x for s in streams if isinstance(s.node, Stream) for x in s.node.body.lets):
+            if isinstance(inner.node, Stream):
+                raise self.refused(inner, "a stream inside a stream")
         self.home = {x.value: s for s in streams if isinstance(s.node, Stream) for x in s.node.body.lets}
         self.carried = {v: s for s in streams if isinstance(s.node, Stream) for v in s.node.body.args}
         self.saved = dict(self._saved())

@@ -96,7 +96,10 @@ class L(metaclass=_Names):
         """Iterate an axis chunk by chunk, ascending; the body is traced once.
 
         A kernel may have several streams, one after the other, of one axis as well: what a stream found is
-        a value for the next. Inside its stream an axis is not used whole, and streams do not nest.
+        a value for the next. Inside its stream an axis is not used whole.
+
+        A stream may stand in the body of another, and runs for each of its chunks: folds made in the
+        body are those of one element of the outer axis, and the outer stream's folds absorb their values.
 
         begin, end: the segment of a ragged axis, i32 or i64 over the axis of segments.
         when: where it is false the axis is empty: folds keep the identity and nothing is read.
@@ -113,9 +116,9 @@ class L(metaclass=_Names):
         Shapes: yields v; a parameter's chunk `param[v]` has the parameter's axes, `v.pos` (i32) the
         streamed one.
         Dtypes: bounds are i32 or i64, `when` is boolean.
-        Raises: AXIS_NEEDS_CHUNK, AXIS_TWO_ROLES for a stream of an axis inside its own, STREAM_NESTED,
-        STREAM_BROKEN for break or return in the body, STREAM_LEAK for a value of the body that is used
-        after it.
+        Raises: AXIS_NEEDS_CHUNK, AXIS_TWO_ROLES for a stream of an axis inside its own, STREAM_NESTED
+        for an axis with piece= inside another stream, STREAM_BROKEN for break or return in the body,
+        STREAM_LEAK for a value of the body that is used after it.
 
         >>> largest, total = L.argmax(), L.total()
         >>> for v in L.stream(V):
@@ -124,6 +127,14 @@ class L(metaclass=_Names):
         ...     total.absorb(z[v] - largest.max)
         >>> total.value
         [-6, -23]
+        >>> total = L.total()
+        >>> for v in L.stream(V):
+        ...     below = L.total()
+        ...     for i in L.stream(I):
+        ...         below.absorb((u[i].to(f32) < z[v]).to(i32))
+        ...     total.absorb(below.value)               # pairs with u < z
+        >>> total.value
+        [6, 5]
         >>> total = L.total()
         >>> for e in L.stream(S, begin=begin, end=end):
         ...     total.absorb(p.at(e.pos))

@@ -132,8 +132,9 @@ class Tracer:
             raise SpecError(Code.AXIS_NEEDS_CHUNK, loc, axis=axis.name)
         if axis in self.streamed():
             raise SpecError(Code.AXIS_TWO_ROLES, loc, axis=axis)
-        if self.scope.axis is not None:
-            raise SpecError(Code.STREAM_NESTED, loc, axis=axis, outer=self.scope.axis)
+        if self.scope.axis is not None and axis.piece is not None and axis.leaf == "chunk":
+            what = f"a stream of {axis}, whose pieces merge in memory,"
+            raise SpecError(Code.STREAM_NESTED, loc, what=what, outer=self.scope.axis)
         self.count += 1
         scope = Scope(self.count, axis)
         self.scopes.append(scope)

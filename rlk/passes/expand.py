@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TypeVar
@@ -11,7 +11,7 @@ from rlk.errors import Loc, LoweringError
 from rlk.ir import fold as folds
 from rlk.ir import online
 from rlk.ir.build import Builder
-from rlk.ir.dims import Axis, Part, without
+from rlk.ir.dims import Axis, Part, union, without
 from rlk.ir.monoid import Kind, Monoid
 from rlk.ir.nodes import (
     Block,
@@ -65,6 +65,8 @@ def expand(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
     - leaf "segment": one state takes all chunks.
 
     The loop carries the stream's carried values; a step whose element does not exist leaves them as they are.
+    A stream in the body of another is a loop in the body of its loop. Its loads and stores have the masks of
+    both, as far as they vary with the elements of both.
     """
     return rewrite(kernel, _Expand(apart))
 
@@ -74,6 +76,7 @@ class _Expand:
     """The rule: streams become loops, and their results the final states of these loops."""
 
     apart: frozenset[str]
+    bodies: list[_Body] = field(default_factory=list)  # of open streams, the innermost last
     states: dict[Value, list[Value]] = field(default_factory=dict)
     names: dict[Value, set[str]] = field(default_factory=dict)  # of states as folds name them
 
@@ -81,12 +84,13 @@ class _Expand:
         match let.node:
             case Stream() as stream:
                 self.names[let.value] = {"", *(n for f in stream.folds for n in f.yielded)}
+                apart = frozenset[str]() if self.bodies else self.apart  # a step has one program
                 if stream.axis.leaf == "chunk":
-                    self.states[let.value] = _stream(replay, stream, self.apart)
+                    self.states[let.value] = _stream(replay, stream, apart)
                 else:
                     _mergeable(stream, let.loc)
                     types = _types_of_states(replay, stream, let)
-                    self.states[let.value] = _online(replay, stream, types, self.apart)
+                    self.states[let.value] = _online(replay, stream, types, apart)
                 return True
             case Result(of=of, index=index) if of in self.states:
                 state = replay.renamed[let.value] = self.states[of][index]
@@ -300,7 +304,7 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
     """Append the loop over steps; return the states of each fold, then the carried values."""
     b, axis = replay.builder, stream.axis
     chunk = axis.chunk or 1
-    first = tuple(replay[v] for v in stream.init)
+    first, kinds = tuple(replay[v] for v in stream.init), _in_steps(replay, stream.types)
     stop, full = _steps(b, b.sub(end, begin), chunk)
     start = b.i32(0)
     when = replay.optional(stream.when)
@@ -309,7 +313,7 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
         stop, full = b.select(when, stop, start, "steps"), b.select(when, full, start, "full_steps")
     with b.region() as lets:
         step = b.fresh(TileType(DType.I32))
-        held = replay.carried(stream.body.args, stream.types)
+        held = replay.carried(stream.body.args, kinds)
         each = _chunk(replay, stream, begin, end, step)
         leaves = _leaves(replay, stream, each, lists=True)
         carried, merged = _carry(b, stream.folds, leaves, folds.absorbed)
@@ -319,7 +323,7 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
     init = _identities(b, stream.folds, leaves)
     types = tuple(b.tile(v) for v in carried)
     body = Block((step, *carried, *held), tuple(lets), (*merged, *handed))
-    made = b.let(Loop(axis, start, stop, (*init, *first), (*types, *stream.types), body, full, each.exists))
+    made = b.let(Loop(axis, start, stop, (*init, *first), (*types, *kinds), body, full, each.exists))
     results = iter(
         b.results(made, (*(n for f in stream.folds for n in f.monoid.symbols), *("" for _ in held)))
     )
@@ -379,9 +383,14 @@ def _chunk(replay: Replay, stream: Stream, begin: Value, end: Value, step: Value
     if stream.since is not None:
         exists = b.map2(Fn2.AND, exists, b.map2(Fn2.LE, _as_i32(b, replay[stream.since]), pos), "exists")
     place = b.loc
-    body = _Body(replay, axis, pos, inside, exists)
+    rule = replay.rule
+    assert isinstance(rule, _Expand)
+    bounds = {bound for bound in bounds_of(stream) if bound is not None}
+    body = _Body(replay, axis, pos, inside, exists, (*rule.bodies,), bounds)
     body.streamed.update(stream.body.args)
+    rule.bodies.append(body)
     body.replay(stream.body.lets)
+    rule.bodies.pop()
     b.loc = place
     return _Chunk(lanes, pos, exists)
 
@@ -441,7 +450,15 @@ def _types_of_states(replay: Replay, stream: Stream, let: Let) -> list[TileType]
     assert isinstance(let.type, TupleType)
     items = iter(let.type.items)
     each = [tuple(next(items) for _ in f.yielded)[: len(f.monoid.state)] for f in stream.folds]
-    return [type for state in each for type in state]
+    return list(_in_steps(replay, [type for state in each for type in state]))
+
+
+def _in_steps(replay: Replay, types: Sequence[TileType]) -> tuple[TileType, ...]:
+    """Return types of the traced form as the steps of open streams have them: along lanes and pieces."""
+    rule = replay.rule
+    assert isinstance(rule, _Expand)
+    along = {body.axis: replay.builder.tile(body.pos).axes for body in rule.bodies}
+    return tuple(replace(t, axes=union(*(along.get(axis, (axis,)) for axis in t.axes))) for t in types)
 
 
 def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozenset[str]) -> list[Value]:
@@ -588,37 +605,67 @@ def _by_fold(folded: tuple[Fold, ...], values: Iterable[X]) -> list[tuple[X, ...
 
 
 class _Body:
-    """Replays a stream's body: its positions become piece, step and lane; its loads and stores get guards."""
+    """Replays a stream's body: its positions become piece, step and lane; its loads and stores get guards.
 
-    def __init__(self, replay: Replay, axis: Axis, pos: Value, inside: Value, exists: Value) -> None:
+    around: the bodies of the streams that it is in. bounds: of the stream.
+    """
+
+    def __init__(
+        self, replay: Replay, axis: Axis, pos: Value, inside: Value, exists: Value,
+        around: tuple[_Body, ...], bounds: Set[Value],
+    ) -> None:  # fmt: skip
         self.outer, self.axis, self.pos = replay, axis, pos
         self.inside, self.exists = inside, exists
+        self.all, self.bounds = (*around, self), bounds
         self.streamed: set[Value] = set()
 
     def replay(self, lets: tuple[Let, ...]) -> None:
         r, b = self.outer, self.outer.builder
         for let in lets:
             b.loc = let.loc
-            if self.streamed.intersection(operands(let.node)):
-                self.streamed.add(let.value)
+            for body in self.all:
+                if body.streamed.intersection(_reads(let)):
+                    body.streamed.add(let.value)
             match let.node:
-                case Pos(axis=axis) if axis == self.axis:
-                    r.renamed[let.value] = self.pos
-                    b.rename(self.pos, let.name)
-                    self.streamed.add(let.value)
-                case Load(param=param, index=index, guard=guard, fill=fill) if let.value in self.streamed:
+                case Pos(axis=axis) if (mine := self._of(axis)) is not None:
+                    r.renamed[let.value] = mine.pos
+                    b.rename(mine.pos, let.name)
+                    mine.streamed.add(let.value)
+                    for body in self.all:
+                        if not body.streamed.isdisjoint(mine.bounds):
+                            body.streamed.add(let.value)
+                case Load(param=param, index=index, guard=guard, fill=fill) if self._with(let.value):
                     new = tuple(r[i] for i in index)
-                    node = Load(param, new, self._and(self._read(new), guard), r.optional(fill))
-                    r.renamed[let.value] = b.let(node, let.name)
+                    bound = r.optional(guard)
+                    for body in self._with(let.value):
+                        bound = self._and(body._read(new), bound)
+                    r.renamed[let.value] = b.let(Load(param, new, bound, r.optional(fill)), let.name)
                 case Store(param=param, index=index, value=value, guard=guard):
-                    b.let(Store(param, tuple(r[i] for i in index), r[value], self._and(self.exists, guard)))
+                    exists = self._exist(r.optional(guard))
+                    b.let(Store(param, tuple(r[i] for i in index), r[value], exists))
                 case Check(bad=bad, what=what):
-                    b.let(Check(b.map2(Fn2.AND, self.exists, r[bad]), what))
+                    b.let(Check(self._exist(r[bad]), what))
                 case Dot() as dot:
                     r.renamed[let.value] = b.let(self._per_segment(dot), let.name)
                 case _:
                     if not r.rule(r, let):
                         r.copy(let)
+
+    def _of(self, axis: Axis) -> _Body | None:
+        """Return the body of an open stream of an axis."""
+        return next((body for body in self.all if body.axis == axis), None)
+
+    def _with(self, value: Value) -> list[_Body]:
+        """Return the bodies with whose elements a value varies."""
+        return [body for body in self.all if value in body.streamed]
+
+    def _exist(self, guard: Value | None) -> Value:
+        """Return the mask of the elements of all open streams, under a guard."""
+        first, *others = self.all
+        exists = self._and(first.exists, guard)
+        for body in others:
+            exists = self._and(body.exists, exists)
+        return exists
 
     def _per_segment(self, dot: Dot) -> Dot:
         """Return the contraction with the axis of segments as a batch axis, if both factors vary along it."""
@@ -637,5 +684,12 @@ class _Body:
         return self.exists if rows <= {a for i in index for a in b.tile(i).axes} else self.inside
 
     def _and(self, exists: Value, guard: Value | None) -> Value:
-        r = self.outer
-        return exists if guard is None else r.builder.map2(Fn2.AND, exists, r[guard])
+        return exists if guard is None else self.outer.builder.map2(Fn2.AND, exists, guard)
+
+
+def _reads(let: Let) -> set[Value]:
+    """Return the values that a let reads, in its region too."""
+    read = set(operands(let.node))
+    if isinstance(let.node, Stream):
+        read |= {value for inner in let.node.body.lets for value in _reads(inner)}
+    return read

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from rlk.errors import NOWHERE, Loc, LoweringError
 from rlk.ir.dims import Axis, fixed_extent
+from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Dot, Kernel
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import unfused_error
@@ -21,6 +22,7 @@ from rlk.lower.tilelang.units import DEPTH, ROWS, UNITS
 from rlk.passes.walk import walk
 from rlk.schedule.attention import rows_of
 from rlk.schedule.axes import Roles, kind, length, roles
+from rlk.schedule.heuristics import factor_tiles
 from rlk.schedule.schedule import Schedule
 from rlk.target.blocks import BLOCKS, Block
 from rlk.target.facts import Target
@@ -132,6 +134,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         return attention_plan(
             TilePlan(peeled, nest, tiled, (), 0, signature, schedule, target), found, lengths
         )
+    _share(peeled, found, lengths, schedule, target)
     threads = min(target.warp * schedule.warps, BLOCKS[target.name].threads)
     thread_value_layouts = distribute(lengths, schedule.placed, threads)
     listed = math.prod(s.count for s in thread_value_layouts) // (2 if rings(kernel, schedule, target) else 1)
@@ -170,6 +173,19 @@ def attention_plan(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) ->
         threads=threads,
         segments=segments(ordered, found.parallel),
     )
+
+
+def _share(
+    kernel: Kernel, found: Roles, lengths: Mapping[Axis, int], schedule: Schedule, target: Target
+) -> None:
+    """Raise LoweringError for a product of two chunks of which not every wave has a part."""
+    sides = factor_tiles(kernel, found) if target.vendor == "amd" else None
+    sizes = [lengths.get(axis, 1) for axis in sides or ()]
+    dots = [let for let in walk(kernel.body) if isinstance(let.node, Dot)]
+    by_unit = all(isinstance(let.node, Dot) and let.node.model is not DotModel.FMA for let in dots)
+    if sides is not None and by_unit and math.prod(max(1, n // ROWS) for n in sizes) < schedule.warps:
+        lacks = f"products of {sizes[0]} of {sides[0]} by {sizes[1]} of {sides[1]} by {schedule.warps} waves"
+        raise refused(lacks, target, dots[0].loc, f"chunks of {ROWS} and {schedule.warps * ROWS} or more")
 
 
 def _fits(listed: int, threads: int, target: Target, axes: tuple[Axis, ...]) -> None:

@@ -135,9 +135,11 @@ def plan(
     elements = 1
     for dim in dims if outer is None else (dims[0], max(dims[1:], key=lambda d: d.length)):
         elements *= dim.length
-    whole = math.prod(n for _, n in found.inside)
+    # and pieces, of which a program has all
+    inside = [*found.inside, *((s.axis, s.tile) for s in tiled if s.axis.part is Part.PIECE)]
+    whole = math.prod(n for _, n in inside)
     if whole > LARGEST_TILE:
-        axes = " x ".join(f"{axis} ({n})" for axis, n in found.inside if n > 1)
+        axes = " x ".join(f"{axis} ({n})" for axis, n in inside if n > 1)
         raise LoweringError(
             f"a tile of {whole} elements, {axes}, of which a program may have {LARGEST_TILE}",
             fewer_elements(axis for axis, _ in found.inside),
