@@ -67,9 +67,9 @@ def samplers(*kept: tuple[bool, ...]) -> Iterator[None]:
     """Record the sampler with these choices of options alone: each takes a second to lower."""
     sample = serving._Calls.draw
 
-    def draw(self: serving._Calls, rows: int, *options: bool) -> None:
+    def draw(self: serving._Calls, rows: int, options: tuple[bool, ...]) -> None:
         if options in kept:
-            sample(self, rows, *options)
+            sample(self, rows, options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serving._Calls, "draw", draw)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from itertools import product
@@ -41,8 +41,8 @@ from rlk.target.facts import Target
 
 logger = logging.getLogger("rlk.compile")
 VOCABULARY = 64  # an engine's embedding has a multiple of so many rows
-MOST_CALLS = 16  # of attention in a step that differ in more than its sizes
-TOKENS, SEQUENCES = "T", "B"  # axes of attention's queries
+MOST_CALLS = 64  # that one function of `_Calls` makes
+AXES = "T", "B"  # of tokens, and of sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +99,45 @@ def observe(
         seen.append((invocation, tensors))
         observer(invocation, tensors)
 
+    def each(call: Callable[..., None], *most: int) -> None:
+        """Call with the largest sizes, then with one size of each choice of code."""
+        seen.clear()
+        call(*most)
+        chosen = [chosen_for(invocation, tensors, on) for invocation, tensors in seen]
+        for sizes in _chosen(chosen, *most):
+            call(*sizes)
+
     recorded = dispatch.recorded(lambda i, tensors: unwritten(i, tensors, noted))
     with torch.no_grad(), torch.device("cpu"), recorded:  # stand-ins take no memory of a device
-        sequences = representatives(min(steps.tokens, steps.sequences))
+        sequences = min(steps.tokens, steps.sequences)
         # the sampler first: it compiles longest, beside what else is lowered
         for options in product((True, False), repeat=4):
-            for rows in sequences:
-                calls.draw(rows, *options)
-        seen.clear()
-        calls.attention(steps.tokens, min(steps.tokens, steps.sequences))
-        for rows, segments in calls.batches(tuple(seen), on):
-            calls.attention(rows, segments)
-        for rows in sequences:
-            calls.logprobs(rows)
-        for rows in representatives(steps.tokens):
-            calls.layers(rows)
-            calls.scores(rows)
+            each(partial(calls.draw, options=options), sequences)
+        each(calls.attention, steps.tokens, sequences)
+        each(calls.logprobs, sequences)
+        each(calls.layers, steps.tokens)
+        each(calls.scores, steps.tokens)
+
+
+def _chosen(
+    chosen: Sequence[Callable[[Mapping[str, int]], Hashable]], *most: int
+) -> Iterator[tuple[int, ...]]:
+    """Yield sizes, one tuple for each choice of code that calls of sizes up to `most` make.
+
+    chosen: tells the choices of a call apart, by the extents of its axes of tokens and of sequences. Which
+    multiples of a size are divisible by 16 depends on what it and 16 have in common alone. There are no more
+    sequences than tokens.
+    """
+    found: dict[object, tuple[int, ...]] = {}
+    for classes in product(*(_by_class(size).items() for size in most)):
+        every = [sizes for sizes in product(*(members for _, members in classes)) if sizes[-1] <= sizes[0]]
+        if not every:
+            continue
+        tops = (min(top, size) for (top, _), size in zip(classes, most, strict=True))
+        extents = dict(zip(AXES, tops, strict=False))
+        choices = tuple(each(extents) for each in chosen)
+        found |= {(choices, *(gcd(size, VECTOR) for size in sizes)): sizes for sizes in every}
+    yield from found.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,17 +209,18 @@ class _Calls:
         ids = torch.zeros(rows, dtype=torch.int64)
         ops.logp(stand_in(rows, self.model.vocab_size), ids, needs=("lse",))
 
-    def draw(self, rows: int, heated: bool, top_k: bool, top_p: bool, min_p: bool) -> None:
-        """Call the sampler with a choice of options; its kernels know no more of rows than `observe` does."""
+    def draw(self, rows: int, options: tuple[bool, ...]) -> None:
+        """Call the sampler. options: whether rows have temperature, top_k, top_p and min_p."""
+        heated, top_k, top_p, min_p = options
         scores, ids = stand_in(rows, self.model.vocab_size), torch.zeros(rows, dtype=torch.int64)
         each, few = stand_in(rows), torch.zeros(rows, dtype=torch.int32)
-        options = (
+        given = (
             each if heated else 1.0,
             few if top_k else 0,
             each if top_p else 1.0,
             each if min_p else 0.0,
         )
-        sampling.draw(scores, {"seed": ids, "request_id": ids, "position": ids}, *options)
+        sampling.draw(scores, {"seed": ids, "request_id": ids, "position": ids}, *given)
 
     def logprobs(self, rows: int) -> None:
         """Call penalties, and log-probs of what is drawn."""
@@ -208,25 +232,6 @@ class _Calls:
         supports = (None,) if raw else (None, Support(each, few, few))
         for support, heat, field in product(supports, (1.0,) if raw else (1.0, each), ("logp", "lse")):
             ops.logp(scores, ids, temperature=heat, support=support, needs=(field,))
-
-    def batches(self, largest: Iterable[tuple[Invocation, Tensors]], on: Target) -> Iterator[tuple[int, int]]:
-        """Yield numbers of tokens and of sequences, one pair for each choice of attention's kernels.
-
-        largest: the calls of the largest step.
-        """
-        chosen = [chosen_for(invocation, tensors, on) for invocation, tensors in largest]
-        sequences = _by_class(min(self.steps.tokens, self.steps.sequences))
-        found: dict[object, tuple[int, int]] = {}
-        for most, tokens in _by_class(self.steps.tokens).items():
-            for longest, segments in sequences.items():
-                if segments[0] > tokens[-1]:
-                    continue
-                sizes = {TOKENS: min(most, self.steps.tokens), SEQUENCES: min(longest, self.steps.sequences)}
-                choices = tuple(each(sizes) for each in chosen)
-                for pair in product(tokens, segments):
-                    if pair[1] <= pair[0]:
-                        found[choices, *(gcd(size, VECTOR) for size in pair)] = pair
-        yield from found.values()
 
     def attention(self, rows: int, sequences: int) -> None:
         """Call attention over pages, with each window that layers have."""

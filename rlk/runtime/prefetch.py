@@ -32,6 +32,7 @@ from rlk.runtime.binding.invocation import (
     of_one_stride,
     outputs_of,
     scattered,
+    shape_givers,
     target_of,
 )
 from rlk.runtime.binding.selection import Statics
@@ -39,6 +40,7 @@ from rlk.runtime.binding.shape_buckets import sizes_of
 from rlk.runtime.call import entry as calls
 from rlk.runtime.call.dispatch import (
     Decision,
+    Request,
     asked_for,
     chosen_alike,
     coded,
@@ -225,30 +227,39 @@ def started(
 ) -> dict[Future[Path | None], str]:
     """Start preparing on a target what recorded calls launch: futures of entries, with the operators' names.
 
-    observe: calls what it is given with each launch. follow: told of each as it is started.
+    observe: calls what it is given with each launch. follow: told of each as it is started. A kernel that
+    several launches run is started once: others that waited for it would keep the pool from compiling.
     """
     made: dict[Future[Path | None], str] = {}
     seen: set[object] = set()
+    started: dict[object, Future[Path | None]] = {}
 
     def prepare(invocation: Invocation, tensors: Tensors) -> None:
         facts = (invocation.key, *[(n, t.shape, t.stride(), t.data_ptr() % 16) for n, t in tensors.items()])
         if facts in seen:
             return
         seen.add(facts)
-        found = prepared(invocation, invocation.math or on.softmax, tensors, on)
+        found = prepared(invocation, invocation.math or on.softmax, tensors, on, started)
+        new = found not in made
         made[found] = invocation.spec.name
-        if follow is not None:
+        if new and follow is not None:
             follow(found, invocation.spec.name)
 
     observe(prepare)
     return made
 
 
-def prepared(invocation: Invocation, model: MathModel, tensors: Tensors, on: Target) -> Future[Path | None]:
+def prepared(
+    invocation: Invocation,
+    model: MathModel,
+    tensors: Tensors,
+    on: Target,
+    started: dict[object, Future[Path | None]] | None = None,
+) -> Future[Path | None]:
     """Start preparing what an invocation runs on a target, which need not be here: a future of its entry.
 
-    tensors: those of the call, on any device. A kernel of an installed wheel is there already; one that
-    another process compiles is waited for.
+    tensors: those of the call, on any device. started: kernels that were, which are not started again. A
+    kernel of an installed wheel is there already; one that another process compiles is waited for.
     """
     look_up(invocation, {}, on)
     tensors = of_one_stride(tensors, scattered(invocation, tensors))
@@ -261,13 +272,20 @@ def prepared(invocation: Invocation, model: MathModel, tensors: Tensors, on: Tar
     if held is not None:
         return _done(held.kernel.folder)
     request = requested(*call, None, asked_for(on), kept=True)
-    there = stored(dispatch.remembered(coded, request).key(on))
-    if there is not None:
-        return _done(there[0])
-    # what is compiled later is lowered here, and by this process, whatever an earlier one found out
+    code = dispatch.remembered(coded, request)
+    before = {} if started is None else started
+    name = (code.backend, code.ir, code.schedules)
+    if name not in before:
+        there = stored(code.key(on))
+        before[name] = _compiled(request, on) if there is None else _done(there[0])
+    return before[name]
+
+
+def _compiled(request: Request, on: Target) -> Future[Path | None]:
+    """Start compiling a call's code: it is lowered by this process, whatever an earlier one found out."""
     code, emitted = lowered_code(request), text_of(request)
-    started: Future[Any] = obtain_later(code.key(on), lambda: emitted, label=code.program.name)
-    return started
+    found: Future[Any] = obtain_later(code.key(on), lambda: emitted, label=code.program.name)
+    return found
 
 
 def chosen_for(
@@ -279,12 +297,12 @@ def chosen_for(
     """
     look_up(invocation, {}, on)
     into = (d for d in outputs_of(invocation) if d.name in invocation.into)
-    decls = (*(d for d in inputs_of(invocation) if d.role is Role.IN), *into)
+    decls = (*shape_givers(invocation), *into)
 
     def chosen(extents: Mapping[str, int]) -> Hashable:
         given = dict(tensors)
         for decl in decls:
-            for dim, axis in enumerate(decl.type.axes):
+            for dim, axis in enumerate(decl.type.axes) if decl.name in given else ():
                 if axis.name in extents:
                     given[decl.name] = given[decl.name].narrow(dim, 0, extents[axis.name])
         sizes = sizes_of(invocation, geometry_of(invocation, given))
