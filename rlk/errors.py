@@ -231,8 +231,8 @@ class Code(Enum):
     )
     FOLD_TWICE = ("fold {what} absorbs twice", "absorb once per stream")
     CARRY_STEPS = (
-        "{what} along axis {axis}, which is taken {chunk} at a time",
-        "declare an axis with chunk=1 and neither split nor piece",
+        "{what} along axis {axis}, which is taken by {taken}",
+        "declare an axis with neither split, piece nor leaf; reduce chunks in another stream",
     )
     WHOLE_OF_STREAM = (
         "a reduction over all of {axis} by chunks, of what line {made} keeps or makes of a stream",

@@ -410,14 +410,21 @@ class ReduceStreamed:
     def wrong():
         def body(x, k):
             for v in L.stream(V):
-                L.emit(y=L.max(x[v], over=V))  # <-
+                inner = L.total()
+                for u in L.stream(U):
+                    inner.absorb(L.max(x[v], over=V) * u.pos.to(f32))  # <-
+                L.emit(y=x[v] * inner.value)
 
         return of_stream(body)
 
     def right():
         def body(x, k):
             for v in L.stream(V):
-                L.emit(y=L.maximum(x[v], 0.0))
+                inner, largest = L.total(), L.max(x[v], over=V)
+                for u in L.stream(U):
+                    inner.absorb(largest * u.pos.to(f32))
+                L.emit(y=x[v] * inner.value)
+            return L.out()
 
         return of_stream(body)
 
@@ -523,7 +530,7 @@ class CarryOfChunks:
         def body(x, k):
             ahead = L.carry(0.0, T)
             for v in L.stream(V):  # <-
-                ahead.hand(ahead.value * 0.5)
+                ahead.hand(ahead.value + L.max(x[v], over=V))
                 L.emit(y=x[v])
 
         return of_stream(body)
@@ -544,7 +551,7 @@ class ReverseOfChunks:
         def body(x, k):
             total = L.total()
             for v in L.stream(V, reverse=True):  # <-
-                total.absorb(x[v])
+                total.absorb(x[v] - L.max(x[v], over=V))
 
         return of_stream(body)
 

@@ -328,13 +328,14 @@ class Argmax(_Fold):
 class Carry:
     """A value carried from each step of a stream to the next: the state of a recurrence.
 
-    Its stream takes one element at a time (chunk=1, neither split nor piece), from either end. A state may
-    be a vector or a matrix: name its axes beside those of the segments.
+    Its stream takes one element at a time, whatever its chunk, from either end; so do the folds in it. A
+    state may be a vector or a matrix: name its axes beside those of the segments. Of nested streams a
+    carry is of the one that is opened next, and is handed on in its body.
 
     Shapes: the axes of the initial value and those named behind it.
     Dtypes: that of the initial value; a Python float is f32.
-    Raises: CARRY_STEPS for an axis with chunks, CARRY_TYPE for a value of another dtype or with other
-    axes, FOLD_OUTSIDE, FOLD_TWICE for a second `hand`.
+    Raises: CARRY_STEPS for an axis with split, piece or leaf, or chunks that are reduced, CARRY_TYPE for a
+    value of another dtype or with other axes, FOLD_OUTSIDE, FOLD_TWICE for a second `hand`.
 
     >>> run = L.carry(L.number(0, i32), T)
     >>> for i in L.stream(I, reverse=True):
@@ -347,8 +348,13 @@ class Carry:
     >>> run.value
     [2.5, 9.875]
     >>> run = L.carry(0.0, T)
+    >>> for v in L.stream(V):                               # one by one, too
+    ...     run.hand(0.5 * run.value + z[v])
+    >>> run.value
+    [6.125, 3]
+    >>> run = L.carry(0.0, T)
     >>> for v in L.stream(V):
-    ...     run.hand(run.value + z[v])
+    ...     run.hand(run.value + L.max(z[v], over=V))
     >>> run.value
     [CARRY_STEPS]
     """

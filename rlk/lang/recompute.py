@@ -154,9 +154,12 @@ class Forward:
         self.params = {d.name: d for d in kernel.params}
         self.decls = {n: replace(d, type=_renamed_type(d.type, self.flat)) for n, d in self.params.items()}
         streams = [let for let in self.tape if isinstance(let.node, Stream)]
-        for inner in (x for s in streams if isinstance(s.node, Stream) for x in s.node.body.lets):
-            if isinstance(inner.node, Stream):
-                raise self.refused(inner, "a stream inside a stream")
+        for stream in (let.node for let in streams):
+            for inner in stream.body.lets if isinstance(stream, Stream) else ():
+                if isinstance(inner.node, Stream):
+                    raise self.refused(inner, "a stream inside a stream")
+                if isinstance(inner.node, Reduce) and inner.node.over == stream.axis:
+                    raise self.refused(inner, f"a reduction of a chunk of {stream.axis}")
         self.home = {x.value: s for s in streams if isinstance(s.node, Stream) for x in s.node.body.lets}
         self.carried = {v: s for s in streams if isinstance(s.node, Stream) for v in s.node.body.args}
         self.saved = dict(self._saved())

@@ -220,13 +220,15 @@ class L(metaclass=_Names):
         Along a dynamic axis with chunks, of any length, it is a stream, as are `max`, `min` and `any`: the
         tree inside a chunk, chunks ascending, as of `L.total`. What is summed is computed again in the
         stream, of what is in memory. A static axis is whole in a program, which has room for 131072 elements.
+        In a stream of the axis, where x is made of x[v], it is the sum of the chunk's elements that exist.
 
         tree: Tree.halving, Tree.pairwise, Tree.vector8 or Tree(order of index bits); integers need none.
 
         Shapes: x has the axis; the result has x's other axes.
         Dtypes: f32 and integers, kept: cast 16-bit floats to f32 and 8-bit integers to i32 first.
-        Raises: FLOAT_SUM_NEEDS_TREE, NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis, TREE_WIDTH,
-        STREAM_NESTED and WHOLE_OF_STREAM along a dynamic axis.
+        Raises: FLOAT_SUM_NEEDS_TREE, NO_SUCH_AXIS, AXIS_TWO_ROLES for an axis with another leaf than "chunk"
+        in its stream, and of an outer stream, TREE_WIDTH, CARRY_STEPS beside a carry, STREAM_NESTED and
+        WHOLE_OF_STREAM along a dynamic axis.
 
         >>> L.sum(x, over=N, tree=Tree.halving)         # (x0 + x2) + (x1 + x3)
         [2.5, 5.25]
@@ -234,6 +236,10 @@ class L(metaclass=_Names):
         [6, 22]
         >>> L.sum(x, over=N)
         [FLOAT_SUM_NEEDS_TREE]
+        >>> for v in L.stream(V):                       # of each chunk of two
+        ...     L.emit(shares=z[v] / L.sum(z[v], over=V, tree=Tree.halving))
+        >>> L.out()
+        shares: [[0.333333, 0.666667, 0.428571, 0.571429], [0, 1, 0, 1]]
         """
         return L._reduce(Combine.ADD, x, over, tree)
 
@@ -245,7 +251,7 @@ class L(metaclass=_Names):
 
         Shapes: x has the axis; the result has x's other axes.
         Dtypes: f32 and integers, of 8 bits too, kept.
-        Raises: NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis.
+        Raises: NO_SUCH_AXIS, AXIS_TWO_ROLES in its stream as `sum`.
 
         >>> L.max(x, over=N)
         [3, 4]
@@ -260,7 +266,7 @@ class L(metaclass=_Names):
 
         Shapes: x has the axis; the result has x's other axes.
         Dtypes: f32 and integers, of 8 bits too, kept.
-        Raises: NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis.
+        Raises: NO_SUCH_AXIS, AXIS_TWO_ROLES in its stream as `sum`.
 
         >>> L.min(L.where(x > 2.0, L.pos(N), 4), over=N)        # the first index that is true
         [2, 0]
@@ -273,7 +279,7 @@ class L(metaclass=_Names):
 
         Shapes: x has the axis; the result has x's other axes.
         Dtypes: boolean.
-        Raises: DTYPE_WANTED, NO_SUCH_AXIS, AXIS_TWO_ROLES inside a stream of the axis.
+        Raises: DTYPE_WANTED, NO_SUCH_AXIS, AXIS_TWO_ROLES in its stream as `sum`.
 
         >>> L.any(x > 3.0, over=N)
         [False, True]
@@ -287,11 +293,11 @@ class L(metaclass=_Names):
         an_axis(f"L.{named}(over=)", over)
         an_order(f"L.{named}(tree=)", tree)
         tile = as_tile(t, x, what=fn.value)
-        if over in t.streamed():
+        if over in t.streamed() and (over != t.scope.axis or over.leaf != "chunk"):
             raise SpecError(Code.AXIS_TWO_ROLES, author(), axis=over)
         if tile.dtype.is_int8 and fn in (Combine.MAX, Combine.MIN):
             return L._reduce(fn, tile.to(DType.I32), over, tree).to(tile.dtype)
-        if is_by_chunks(over):
+        if is_by_chunks(over) and over != t.scope.axis:
             return by_chunks(t, fn, tile, over, tree)
         return t.wrap(t.at().let(Reduce(fn, t.use(tile), over, tree)))
 

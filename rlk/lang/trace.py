@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -25,6 +25,7 @@ from rlk.ir.nodes import (
     Map1,
     Param,
     Pos,
+    Reduce,
     Result,
     Role,
     Select,
@@ -149,7 +150,7 @@ class Tracer:
         self.closed.add(scope.id)
         self.builder.loc = loc
         if reverse or scope.carries:
-            one_by_one(axis, "a stream in reverse" if reverse else "a carry", loc)
+            one_by_one(axis, lets, "a stream in reverse" if reverse else "a carry", loc)
         folds, carries = tuple(a.fold for a in scope.folds), tuple(scope.carries)
         body = Block(tuple(c.held for c in carries), tuple(lets), tuple(c.left(loc) for c in carries))
         init, types = tuple(c.init for c in carries), tuple(c.type for c in carries)
@@ -310,10 +311,15 @@ class Carrying:
         return self.result.value
 
 
-def one_by_one(axis: Axis, what: str, loc: Loc) -> None:
-    """Raise unless a stream takes the elements of an axis one after the other."""
-    if axis.chunk != 1 or axis.split is not None or axis.piece is not None:
-        raise SpecError(Code.CARRY_STEPS, loc, what=what, axis=axis, chunk=axis.chunk)
+def one_by_one(axis: Axis, lets: Iterable[Let], what: str, loc: Loc) -> None:
+    """Raise unless a stream may take the elements of an axis one after the other."""
+    taken = f"{axis.split} pieces" if axis.split else f"pieces of {axis.piece}" if axis.piece else ""
+    if not taken and axis.leaf != "chunk":
+        taken = "one accumulator"
+    if any(isinstance(let.node, Reduce) and let.node.over == axis for let in lets):
+        taken = taken or "chunks that are reduced"
+    if taken:
+        raise SpecError(Code.CARRY_STEPS, loc, what=what, axis=axis, taken=taken)
 
 
 _active: list[Tracer] = []

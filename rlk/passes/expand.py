@@ -29,6 +29,7 @@ from rlk.ir.nodes import (
     Loop,
     Merge,
     Pos,
+    Reduce,
     Result,
     Role,
     Store,
@@ -37,8 +38,9 @@ from rlk.ir.nodes import (
     bounds_of,
     operands,
 )
-from rlk.ir.tree import Rule
+from rlk.ir.tree import Order, Rule
 from rlk.ir.types import DType, TileType, TupleType
+from rlk.passes.mask import identity
 from rlk.passes.rewrite import Replay, rewrite
 
 COUNTED = 32  # adjacent elements of a piece whose totals are lanes: 64 bytes of 16-bit elements, a warp's
@@ -84,6 +86,8 @@ class _Expand:
         match let.node:
             case Stream() as stream:
                 self.names[let.value] = {"", *(n for f in stream.folds for n in f.yielded)}
+                if (stream.init or stream.reverse) and (stream.axis.chunk or 1) > 1:
+                    stream = _one_by_one(stream)
                 apart = frozenset[str]() if self.bodies else self.apart  # a step has one program
                 if stream.axis.leaf == "chunk":
                     self.states[let.value] = _stream(replay, stream, apart)
@@ -99,6 +103,25 @@ class _Expand:
                 return True
             case _:
                 return False
+
+
+def _one_by_one(stream: Stream) -> Stream:
+    """Return a stream with a carry, or in reverse, whose steps are single elements of its chunks."""
+    old, axis = stream.axis, replace(stream.axis, chunk=1)
+
+    def single(let: Let) -> Let:
+        match let.node:
+            case Pos(axis=found) if found == old:
+                return replace(let, node=Pos(axis))
+            case Dot(each=each) as dot if each and old in each:
+                return replace(let, node=replace(dot, each=tuple(axis if x == old else x for x in each)))
+            case Stream(body=body) as inner:
+                lets = tuple(map(single, body.lets))
+                return replace(let, node=replace(inner, body=replace(body, lets=lets)))
+            case _:
+                return let
+
+    return replace(stream, axis=axis, body=replace(stream.body, lets=tuple(map(single, stream.body.lets))))
 
 
 def _stream(replay: Replay, stream: Stream, apart: frozenset[str]) -> list[Value]:
@@ -647,9 +670,17 @@ class _Body:
                     b.let(Check(self._exist(r[bad]), what))
                 case Dot() as dot:
                     r.renamed[let.value] = b.let(self._per_segment(dot), let.name)
+                case Reduce(fn=fn, x=x, over=over, order=order) if over == self.axis:
+                    r.renamed[let.value] = self._of_chunk(fn, r[x], order, let.name)
                 case _:
                     if not r.rule(r, let):
                         r.copy(let)
+
+    def _of_chunk(self, fn: Combine, x: Value, order: Order | None, name: str) -> Value:
+        """Return the reduction of the elements of a chunk that exist."""
+        b = self.outer.builder
+        kept = b.select(self.exists, x, identity(b, fn, b.tile(x).dtype))
+        return kept if (self.axis.chunk or 1) == 1 else b.reduce(fn, kept, self.axis.lanes, order, name)
 
     def _of(self, axis: Axis) -> _Body | None:
         """Return the body of an open stream of an axis."""
