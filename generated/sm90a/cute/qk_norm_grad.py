@@ -2,7 +2,7 @@
 
 numerics: 07fb4bd4ba8fc3c3
 schedule: tiles 1, 1 warps, 3 stages, unroll 1 placed E[6:3] E[2:0]
-schedule: tiles E=32, 1 warps, 1 stages, unroll 32 placed E[4:0]
+schedule: tiles E=32, 1 warps, 1 stages, unroll 64 placed E[4:0]
 schedule: tiles E=32, 1 warps, 1 stages, unroll 32 placed E[4:0]
 inputs:
   x: bf16 [T, H=32, E=128]
@@ -232,7 +232,7 @@ def qk_norm_grad_2_rows(partials: cute.Tensor, sum_of_piece1: cute.Tensor, T: In
     h = rest
     e = block % 4 * 32 + thread
     dw = negative_zero()  # heads.py:139
-    for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=32):
+    for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=64):
         sum_of_piece1_value = sum_of_piece1[(t_piece_step, h, e)]
         total = dw + sum_of_piece1_value  # heads.py:148
         dw = total

@@ -2,7 +2,7 @@
 
 numerics: 44094d594e766885
 schedule: tiles 1, 16 warps, 3 stages, unroll 1 placed N[11:3] N[2:0]
-schedule: tiles N=32, 1 warps, 1 stages, unroll 32 placed N[4:0]
+schedule: tiles N=32, 1 warps, 1 stages, unroll 64 placed N[4:0]
 inputs:
   weight: bf16 [N=4096]
   residual_out: bf16 [T, N=4096]
@@ -236,7 +236,7 @@ def rms_norm_grad_2_rows(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: In
     block, _, _ = cute.arch.block_idx()
     n = block * 32 + thread
     dw = negative_zero()  # norm.py:64
-    for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=32):
+    for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=64):
         sum_of_piece_value = sum_of_piece[(t_piece_step, n)]
         total = dw + sum_of_piece_value  # norm.py:79
         dw = total

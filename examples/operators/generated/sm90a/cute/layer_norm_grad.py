@@ -2,7 +2,7 @@
 
 numerics: b4e45fc347236537
 schedule: tiles 1, 16 warps, 3 stages, unroll 1 placed N[11:3] N[2:0]
-schedule: tiles N=32, 1 warps, 1 stages, unroll 32 placed N[4:0]
+schedule: tiles N=32, 1 warps, 1 stages, unroll 64 placed N[4:0]
 inputs:
   x: bf16 [T, N=4096]
   weight: bf16 [N=4096]
@@ -225,7 +225,7 @@ def layer_norm_grad_2_rows(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: 
     block, _, _ = cute.arch.block_idx()
     n = block * 32 + thread
     d_weight_value = negative_zero()  # layer_norm.py:39
-    for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=32):
+    for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=64):
         sum_of_piece_value = sum_of_piece[(t_piece_step, n)]
         total = d_weight_value + sum_of_piece_value  # layer_norm.py:49
         d_weight_value = total
