@@ -42,7 +42,8 @@ def bound(spec: Any) -> Program:
 
 
 def floors(program: Program) -> int:
-    return sum(isinstance(x.node, Map1) and x.node.fn is Fn1.FLOOR for k in program.kernels for x in walk(k.body))
+    nodes = [let.node for kernel in program.kernels for let in walk(kernel.body)]
+    return sum(isinstance(node, Map1) and node.fn is Fn1.FLOOR for node in nodes)
 
 
 def numbers() -> np.ndarray[Any, Any]:

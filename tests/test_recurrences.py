@@ -11,7 +11,6 @@ from rlk.interp.run import run
 from rlk.ir.nodes import Program
 from rlk.lang import Axis, L, Outputs, Ragged, Tensor, Tree, f32, i32, op
 from rlk.passes.pipeline import canonical
-from rlk.schedule import heuristics
 from rlk.testing.bits import differing
 from rlk.testing.generated import run_generated
 
@@ -61,9 +60,8 @@ def test_a_lane_has_a_column_of_a_vector(width: int) -> None:
     assert differing(ran.tensors["y"], run(of(average), given)["y"]) == 0
 
 
-def test_columns_of_a_matrix_share_a_program_where_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_of_a_matrix_share_a_program_where_they_are_many() -> None:
     pytest.importorskip("triton")
-    monkeypatch.setattr(heuristics, "SHARED_STATE", True)
     begin = np.cumsum([0, *(i % 4 for i in range(80))]).astype(np.int32)
     q, k, v = (drawn(begin[-1], n) for n in (32, 32, 40))
     given = {"q": q, "k": k, "v": v, "begin": begin[:-1], "end": begin[1:]}
@@ -72,5 +70,17 @@ def test_columns_of_a_matrix_share_a_program_where_they_are_many(monkeypatch: py
     few = {**given, "begin": begin[:16], "end": begin[1:17]}
     assert "1 of B, 1 of W" in run_generated(of(attention), few).emitted.source
     order = np.random.default_rng(0).permutation(32)
+    other = run(of(attention), {**given, "q": q[:, order], "k": k[:, order]})["o"]
+    assert differing(other, want) > 0, "the control: another order of K has other bits"
+
+
+@pytest.mark.parametrize(("height", "width", "tile"), [(32, 40, 32), (64, 64, 16), (64, 5, 8), (128, 16, 8)])
+def test_columns_of_a_matrix_are_lanes_by_cute(height: int, width: int, tile: int) -> None:
+    begin = np.cumsum([0, *(i % 4 for i in range(20))]).astype(np.int32)
+    q, k, v = (drawn(begin[-1], n) for n in (height, height, width))
+    given = {"q": q, "k": k, "v": v, "begin": begin[:-1], "end": begin[1:]}
+    want, ran = run(of(attention), given)["o"], run_generated(of(attention), given, backend="cute")
+    assert f"1 of B, {tile} of W" in ran.emitted.source and differing(ran.tensors["o"], want) == 0
+    order = np.random.default_rng(0).permutation(height)
     other = run(of(attention), {**given, "q": q[:, order], "k": k[:, order]})["o"]
     assert differing(other, want) > 0, "the control: another order of K has other bits"

@@ -10,15 +10,15 @@ import pytest
 
 pytest.importorskip("triton")
 
-from rlk.interp.run import run  # noqa: E402
-from rlk.ir.nodes import Program  # noqa: E402
-from rlk.lang import Axis, L, Outputs, Tensor, Tree, f32, i32, op  # noqa: E402
-from rlk.passes.pipeline import canonical  # noqa: E402
-from rlk.schedule.heuristics import choose  # noqa: E402
-from rlk.schedule.schedule import Schedule  # noqa: E402
-from rlk.target.facts import target  # noqa: E402
-from rlk.testing.bits import differing  # noqa: E402
-from rlk.testing.generated import run_generated  # noqa: E402
+from rlk.interp.run import run
+from rlk.ir.nodes import Program
+from rlk.lang import Axis, L, Outputs, Tensor, Tree, f32, i32, op
+from rlk.passes.pipeline import canonical
+from rlk.schedule.heuristics import choose
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import target
+from rlk.testing.bits import differing
+from rlk.testing.generated import run_generated
 
 T, N = Axis("T", dynamic=True), Axis("N")
 S = Axis("S", chunk=32, piece=64, dynamic=True)

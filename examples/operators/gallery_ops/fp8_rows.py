@@ -11,7 +11,6 @@ T = Axis("T", dynamic=True)
 N = Axis("N")
 F = DTypeVar("F", (bf16, f16, f32))
 LARGEST = 448.0  # of e4m3
-LEAST = 2.0**-119  # of a row's largest number: 448 / m is finite
 
 
 @op(nonempty=(N,))
@@ -21,11 +20,9 @@ def fp8_rows(x: Tensor[F, T, N]) -> Outputs:
     A row of numbers below 2**-119 has scale 0 and q = 0, as one of zeros. A NaN stays one, and a row with an
     infinity has scale inf.
     """
-    xf = x.to(f32)
-    m = L.max(abs(xf), over=N)
-    counts = m >= LEAST
-    scale, inverse = L.where(counts, m / LARGEST, 0.0), L.where(counts, LARGEST / m, 0.0)
-    return L.out(q=(xf * inverse).to(e4m3), scale=scale)
+    m = L.max(abs(x.to(f32)), over=N)
+    scale, inverse = (L.where(m >= 2.0**-119, y, 0.0) for y in (m / LARGEST, LARGEST / m))
+    return L.out(q=(x.to(f32) * inverse).to(e4m3), scale=scale)
 
 
 def fp8_rows_float64(x: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -10,7 +10,6 @@ from rlk.lang import Axis, DTypeVar, L, Outputs, Tensor, bf16, f16, f32, i8, op
 T = Axis("T", dynamic=True)
 N = Axis("N")
 F = DTypeVar("F", (bf16, f16, f32))
-LEAST = 2.0**-120  # of a row's largest number: 127 / m is finite
 
 
 @op(nonempty=(N,))
@@ -21,11 +20,9 @@ def int8_rows(x: Tensor[F, T, N]) -> Outputs:
     infinity has scale inf and q = 0. A row has one division: an element that is 1e-7 from a tie between two
     integers may go to the other one.
     """
-    xf = x.to(f32)
-    m = L.max(abs(xf), over=N)
-    counts = m >= LEAST
-    scale, inverse = L.where(counts, m / 127.0, 0.0), L.where(counts, 127.0 / m, 0.0)
-    return L.out(q=L.round(xf * inverse).to(i8), scale=scale)
+    m = L.max(abs(x.to(f32)), over=N)
+    scale, inverse = (L.where(m >= 2.0**-120, y, 0.0) for y in (m / 127.0, 127.0 / m))
+    return L.out(q=L.round(x.to(f32) * inverse).to(i8), scale=scale)
 
 
 def int8_rows_float64(x: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -2,7 +2,7 @@
 
 numerics: 519059d5f751f6a3
 schedule: tiles 1, 2 warps, 1 stages, unroll 1, at most 128 registers, loads in levels
-schedule: tiles 1, 8 warps, 1 stages, unroll 1
+schedule: tiles 1, 4 warps, 1 stages, unroll 1
 inputs:
   logp: f32 [T]
   old_logp: f32 [T]
@@ -102,24 +102,23 @@ def portable_k3(x):
 
 
 @triton.jit
-def sums_over_s_lane(x, y):
-    # The sums over S.lane, halving: two terms at a time, so that no layout chooses.
-    x = tl.join(x, y)
-    x = tl.sum(tl.reshape(x, (2, 512, 2)), 0)
-    x = tl.sum(tl.reshape(x, (2, 256, 2)), 0)
-    x = tl.sum(tl.reshape(x, (2, 128, 2)), 0)
-    x = tl.sum(tl.reshape(x, (2, 64, 2)), 0)
-    x = tl.sum(tl.reshape(x, (2, 32, 2)), 0)
-    x = tl.sum(tl.reshape(x, (2, 16, 2)), 0)
-    x = tl.sum(tl.reshape(x, (2, 8, 2)), 0)
-    x = tl.sum(tl.reshape(x, (2, 4, 2)), 0)
-    x = tl.sum(tl.reshape(x, (2, 2, 2)), 0)
+def sum_over_s_lane(x):
+    # The sum over S.lane, halving: two terms at a time, so that no layout chooses.
+    x = tl.sum(tl.reshape(x, (2, 512)), 0)
+    x = tl.sum(tl.reshape(x, (2, 256)), 0)
+    x = tl.sum(tl.reshape(x, (2, 128)), 0)
+    x = tl.sum(tl.reshape(x, (2, 64)), 0)
+    x = tl.sum(tl.reshape(x, (2, 32)), 0)
+    x = tl.sum(tl.reshape(x, (2, 16)), 0)
+    x = tl.sum(tl.reshape(x, (2, 8)), 0)
+    x = tl.sum(tl.reshape(x, (2, 4)), 0)
     x = tl.sum(tl.reshape(x, (2, 2)), 0)
-    return tl.split(x)
+    x = tl.sum(tl.reshape(x, (2,)), 0)
+    return x
 
 
 @triton.jit
-def sum_over_s_lane(x):
+def sum_over_s_lane_2(x):
     # The add over S.lane: no order changes it.
     x = tl.sum(x, 0)
     return x
@@ -219,13 +218,14 @@ def policy_loss_1(
         neg_log_ratio = log_ratio * -1.0  # policy.py:519
         total_k3 = portable_k3(neg_log_ratio)
         total_k3_masked = tl.where(active, total_k3, negative_zero())
-        sum_s_lane, sum_s_lane_2 = sums_over_s_lane(loss, total_k3_masked)  # loss.py:86
-        sum_s_lane_3 = sum_over_s_lane(count)
-        sum_s_lane_4 = sum_over_s_lane(clipped_2)
+        sum_s_lane = sum_over_s_lane(loss)  # loss.py:86
+        sum_s_lane_2 = sum_over_s_lane_2(count)
+        sum_s_lane_3 = sum_over_s_lane_2(clipped_2)
+        sum_s_lane_4 = sum_over_s_lane(total_k3_masked)
         total_5 = total + sum_s_lane
-        total_6 = total_2 + sum_s_lane_3
-        total_7 = total_3 + sum_s_lane_4
-        total_8 = total_4 + sum_s_lane_2
+        total_6 = total_2 + sum_s_lane_2
+        total_7 = total_3 + sum_s_lane_3
+        total_8 = total_4 + sum_s_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
     for s_step in tl.range(full_steps, steps):  # loss.py:83
         s_step_times_1024 = s_step * 1024
@@ -278,16 +278,17 @@ def policy_loss_1(
         total_k3 = portable_k3(neg_log_ratio)
         total_k3_masked = tl.where(active, total_k3, negative_zero())
         loss_masked = tl.where(exists, loss, negative_zero())  # loss.py:86
-        total_k3_masked_2 = tl.where(exists, total_k3_masked, negative_zero())
-        sum_s_lane, sum_s_lane_2 = sums_over_s_lane(loss_masked, total_k3_masked_2)
+        sum_s_lane = sum_over_s_lane(loss_masked)
         count_masked = tl.where(exists, count, 0)
-        sum_s_lane_3 = sum_over_s_lane(count_masked)
+        sum_s_lane_2 = sum_over_s_lane_2(count_masked)
         clipped_masked = tl.where(exists, clipped_2, 0)
-        sum_s_lane_4 = sum_over_s_lane(clipped_masked)
+        sum_s_lane_3 = sum_over_s_lane_2(clipped_masked)
+        total_k3_masked_2 = tl.where(exists, total_k3_masked, negative_zero())
+        sum_s_lane_4 = sum_over_s_lane(total_k3_masked_2)
         total_5 = total + sum_s_lane
-        total_6 = total_2 + sum_s_lane_3
-        total_7 = total_3 + sum_s_lane_4
-        total_8 = total_4 + sum_s_lane_2
+        total_6 = total_2 + sum_s_lane_2
+        total_7 = total_3 + sum_s_lane_3
+        total_8 = total_4 + sum_s_lane_4
         total, total_2, total_3, total_4 = total_5, total_6, total_7, total_8
     tl.store(sum_of_piece_ptr + s_piece, total)  # loss.py:83
     tl.store(sum_of_piece1_ptr + s_piece, total_2)

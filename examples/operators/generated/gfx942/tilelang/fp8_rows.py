@@ -1,6 +1,6 @@
 """fp8_rows on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 11c488227dfb727c
+numerics: 3da72a03f5cd65b8
 schedule: tiles 1, 8 warps, 1 stages, unroll 1
 inputs:
   x: bf16 [T, N=4096]
@@ -149,30 +149,30 @@ def fp8_rows(
         f32_reduce_smem = tl.alloc_shared((8, 512), "float32", "shared")
         n = tl.alloc_local((8,), "int32")
         x_value = tl.alloc_local((8,), "bfloat16")
-        xf = tl.alloc_local((8,), "float32")
-        abs_xf = tl.alloc_local((8,), "float32")
+        x_f32 = tl.alloc_local((8,), "float32")
+        m_abs = tl.alloc_local((8,), "float32")
         m = tl.alloc_local((8,), "float32")
-        xf_times_inverse = tl.alloc_local((8,), "float32")
-        xf_times_inverse_e4m3 = tl.alloc_local((8,), "uint8")
+        q_product = tl.alloc_local((8,), "float32")
+        q_product_e4m3 = tl.alloc_local((8,), "uint8")
         t = block
         writes = thread == 0
-        for c in tl.unroll(8):  # fp8_rows.py:24
+        for c in tl.unroll(8):  # fp8_rows.py:23
             n[c] = thread + c * 512
             x_value[c] = x[tl.int64(t) * x_t_stride + n[c]]
-            xf[c] = tl.Cast("float32", x_value[c])
-            abs_xf[c] = magnitude(xf[c])  # fp8_rows.py:25
-            m[c] = abs_xf[c]
+            x_f32[c] = tl.Cast("float32", x_value[c])
+            m_abs[c] = magnitude(x_f32[c])
+            m[c] = m_abs[c]
         max_over_n(m, f32_reduce_smem, thread)
         m_2 = m[0]
-        counts = tl.alloc_var("bool", f32(1.504632769052528e-36) <= m_2)  # fp8_rows.py:26
-        m_over_448 = tl.alloc_var("float32", m_2 / f32(448.0))  # fp8_rows.py:27
-        scale_value = tl.alloc_var("float32", tl.Select(counts, m_over_448, f32(0.0)))
-        _448_over_m = tl.alloc_var("float32", f32(448.0) / m_2)
-        inverse = tl.alloc_var("float32", tl.Select(counts, _448_over_m, f32(0.0)))
-        for c in tl.unroll(8):  # fp8_rows.py:28
-            xf_times_inverse[c] = xf[c] * inverse
-            xf_times_inverse_e4m3[c] = tl.Cast("uint8", portable_to_e4m3(xf_times_inverse[c]))
-            q[tl.int64(t) * q_t_stride + n[c]] = xf_times_inverse_e4m3[c]
+        y = tl.alloc_var("float32", m_2 / f32(448.0))  # fp8_rows.py:24
+        y_2 = tl.alloc_var("float32", f32(448.0) / m_2)
+        scale_at_most = tl.alloc_var("bool", f32(1.504632769052528e-36) <= m_2)
+        scale_value = tl.alloc_var("float32", tl.Select(scale_at_most, y, f32(0.0)))
+        inverse = tl.alloc_var("float32", tl.Select(scale_at_most, y_2, f32(0.0)))
+        for c in tl.unroll(8):  # fp8_rows.py:25
+            q_product[c] = x_f32[c] * inverse
+            q_product_e4m3[c] = tl.Cast("uint8", portable_to_e4m3(q_product[c]))
+            q[tl.int64(t) * q_t_stride + n[c]] = q_product_e4m3[c]
         if writes:
             scale[t] = scale_value
 

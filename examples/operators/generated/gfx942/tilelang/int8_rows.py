@@ -1,6 +1,6 @@
 """int8_rows on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 2551c24cb5999130
+numerics: 72aa07f87abd3154
 schedule: tiles 1, 8 warps, 1 stages, unroll 1
 inputs:
   x: bf16 [T, N=4096]
@@ -123,10 +123,10 @@ def int8_rows(
         f32_reduce_smem = tl.alloc_shared((8, 512), "float32", "shared")
         n = tl.alloc_local((8,), "int32")
         x_value = tl.alloc_local((8,), "bfloat16")
-        xf = tl.alloc_local((8,), "float32")
-        abs_xf = tl.alloc_local((8,), "float32")
+        x_f32 = tl.alloc_local((8,), "float32")
+        m_abs = tl.alloc_local((8,), "float32")
         m = tl.alloc_local((8,), "float32")
-        xf_times_inverse = tl.alloc_local((8,), "float32")
+        q_product = tl.alloc_local((8,), "float32")
         q_larger = tl.alloc_local((8,), "float32")
         q_smaller = tl.alloc_local((8,), "float32")
         q_is_nan = tl.alloc_local((8,), "bool")
@@ -137,24 +137,24 @@ def int8_rows(
         q_difference_i8 = tl.alloc_local((8,), "int8")
         t = block
         writes = thread == 0
-        for c in tl.unroll(8):  # int8_rows.py:24
+        for c in tl.unroll(8):  # int8_rows.py:23
             n[c] = thread + c * 512
             x_value[c] = x[tl.int64(t) * x_t_stride + n[c]]
-            xf[c] = tl.Cast("float32", x_value[c])
-            abs_xf[c] = magnitude(xf[c])  # int8_rows.py:25
-            m[c] = abs_xf[c]
+            x_f32[c] = tl.Cast("float32", x_value[c])
+            m_abs[c] = magnitude(x_f32[c])
+            m[c] = m_abs[c]
         max_over_n(m, f32_reduce_smem, thread)
         m_2 = m[0]
-        counts = tl.alloc_var("bool", f32(7.52316384526264e-37) <= m_2)  # int8_rows.py:26
-        m_over_127 = tl.alloc_var("float32", m_2 / f32(127.0))  # int8_rows.py:27
-        scale_value = tl.alloc_var("float32", tl.Select(counts, m_over_127, f32(0.0)))
-        _127_over_m = tl.alloc_var("float32", f32(127.0) / m_2)
-        inverse = tl.alloc_var("float32", tl.Select(counts, _127_over_m, f32(0.0)))
-        for c in tl.unroll(8):  # int8_rows.py:28
-            xf_times_inverse[c] = xf[c] * inverse
-            q_larger[c] = larger(xf_times_inverse[c], f32(-128.0))
+        y = tl.alloc_var("float32", m_2 / f32(127.0))  # int8_rows.py:24
+        y_2 = tl.alloc_var("float32", f32(127.0) / m_2)
+        scale_at_most = tl.alloc_var("bool", f32(7.52316384526264e-37) <= m_2)
+        scale_value = tl.alloc_var("float32", tl.Select(scale_at_most, y, f32(0.0)))
+        inverse = tl.alloc_var("float32", tl.Select(scale_at_most, y_2, f32(0.0)))
+        for c in tl.unroll(8):  # int8_rows.py:25
+            q_product[c] = x_f32[c] * inverse
+            q_larger[c] = larger(q_product[c], f32(-128.0))
             q_smaller[c] = smaller(q_larger[c], f32(127.0))
-            q_is_nan[c] = is_nan(xf_times_inverse[c])
+            q_is_nan[c] = is_nan(q_product[c])
             q_smaller_or_0[c] = tl.Select(q_is_nan[c], f32(0.0), q_smaller[c])
             q_sum[c] = q_smaller_or_0[c] + f32(12582912.0)
             q_sum_bits[c] = tl.reinterpret(q_sum[c], "int32")

@@ -1,6 +1,6 @@
 """int8_rows on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 2551c24cb5999130
+numerics: 72aa07f87abd3154
 schedule: tiles 1, 8 warps, 1 stages, unroll 1 placed N[10:3] N[2:0] N[11:11]
 inputs:
   x: bf16 [T, N=4096]
@@ -126,20 +126,20 @@ def int8_rows_rows(x: cute.Tensor, q: cute.Tensor, scale: cute.Tensor, T: Int32)
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     t = block
     writes = thread == 0
-    n = [thread * 8 + c % 8 + c // 8 * 2048 for c in range(16)]  # int8_rows.py:24
+    n = [thread * 8 + c % 8 + c // 8 * 2048 for c in range(16)]  # int8_rows.py:23
     x_value = [one for c in range(0, 16, 8) for one in load_vector(x, (t, n[c]), 8)]
-    xf = [BFloat16(x_value[c]).to(Float32) for c in range(16)]
-    abs_xf = [magnitude(xf[c]) for c in range(16)]  # int8_rows.py:25
-    m = max_over_n(abs_xf, thread, (reduce_smem_1,))
-    counts = Float32(7.52316384526264e-37) <= m  # int8_rows.py:26
-    m_over_127 = div(m, Float32(127.0))  # int8_rows.py:27
-    scale_value = select(counts, m_over_127, Float32(0.0))
-    _127_over_m = div(Float32(127.0), m)
-    inverse = select(counts, _127_over_m, Float32(0.0))
-    xf_times_inverse = [mul(xf[c], inverse) for c in range(16)]  # int8_rows.py:28
-    q_larger = [fmax(xf_times_inverse[c], Float32(-128.0)) for c in range(16)]
+    x_f32 = [BFloat16(x_value[c]).to(Float32) for c in range(16)]
+    m_abs = [magnitude(x_f32[c]) for c in range(16)]
+    m = max_over_n(m_abs, thread, (reduce_smem_1,))
+    y = div(m, Float32(127.0))  # int8_rows.py:24
+    y_2 = div(Float32(127.0), m)
+    scale_at_most = Float32(7.52316384526264e-37) <= m
+    scale_value = select(scale_at_most, y, Float32(0.0))
+    inverse = select(scale_at_most, y_2, Float32(0.0))
+    q_product = [mul(x_f32[c], inverse) for c in range(16)]  # int8_rows.py:25
+    q_larger = [fmax(q_product[c], Float32(-128.0)) for c in range(16)]
     q_smaller = [fmin(q_larger[c], Float32(127.0)) for c in range(16)]
-    q_is_nan = [xf_times_inverse[c] != xf_times_inverse[c] for c in range(16)]
+    q_is_nan = [q_product[c] != q_product[c] for c in range(16)]
     q_smaller_or_0 = [select(q_is_nan[c], Float32(0.0), q_smaller[c]) for c in range(16)]
     q_sum = [q_smaller_or_0[c] + Float32(12582912.0) for c in range(16)]
     q_sum_bits = [Float32(q_sum[c]).bitcast(Int32) for c in range(16)]

@@ -1,7 +1,7 @@
 """linear_attention on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: a53b837bfbfc08ff
-schedule: tiles W=16, 1 warps, 2 stages, unroll 1 placed W[3:0] K[0:0] K[5:1]
+schedule: tiles W=16, 1 warps, 2 stages, unroll 1 placed W[3:0] K[5:5] K[4:0]
 inputs:
   q: f32 [T, K=64]
   k: f32 [T, K=64]
@@ -36,9 +36,22 @@ def exchanged(x, lanes, combine):
     return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
 
 
-def folded(x, stride, combine):
-    # Combine elements i and i + stride of a list.
-    return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
+def halved(x, lanes, thread, combine):
+    # Combine with lane ^ lanes by recursive halving: each keeps one half of the list.
+    upper, half = thread & lanes != 0, len(x) // 2
+    own = [select(upper, x[i + half], x[i]) for i in range(half)]
+    given = [select(upper, x[i], x[i + half]) for i in range(half)]
+    return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(own, given)]
+
+
+@cute.jit
+def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
+    # Load a vector, or `other` where the condition is false.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    x.fill(other)
+    if condition:
+        cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
 
 
 @cute.jit
@@ -55,6 +68,11 @@ def mul(a, b):
     return cute.math.mul(a, b, rounding=NEAREST)
 
 
+def select(condition, a, b):
+    # condition ? a : b, without a branch.
+    return cutlass.select_(condition, a, b)
+
+
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
     # Store an element where the condition holds.
@@ -62,15 +80,21 @@ def store_where(condition, memory: cute.Tensor, index, x):
         memory[index] = x
 
 
-def sum_over_k(x):
+def sum_over_k(x, thread):
     # The sum over K, halving.
-    x = folded(x, 16, add)
-    x = folded(x, 8, add)
-    x = folded(x, 4, add)
-    x = folded(x, 2, add)
-    x = folded(x, 1, add)
+    x = halved(x, 16, thread, add)
+    x = halved(x, 16, thread, add)
+    x = halved(x, 16, thread, add)
+    x = halved(x, 16, thread, add)
+    x = halved(x, 16, thread, add)
     x = exchanged(x, 16, add)
     return x[0]
+
+
+def vector_of(memory, index, count):
+    # A view of `count` contiguous, aligned elements.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
 
 
 @cute.kernel
@@ -89,7 +113,7 @@ def linear_attention_rows(
     begin_value = begin[b]  # linear_attention.py:31
     end_value = end[b]
     end_minus_begin = end_value - begin_value
-    k_value = [thread // 16 + c * 2 for c in range(32)]  # linear_attention.py:32
+    k_value = [thread // 16 * 32 + c for c in range(32)]  # linear_attention.py:32
     s_state = tuple([Float32(0.0) for c in range(32)])  # linear_attention.py:31
     next_s = Int32(0)
     comes = next_s < end_minus_begin
@@ -98,10 +122,13 @@ def linear_attention_rows(
     s_lt_T = s < T
     gate_guard = s_ge_0 & s_lt_T
     gate_value = load_where(comes & gate_guard, gate, s, Float32(0))
-    k_value_2 = [load_where(comes & gate_guard, k, (s, k_value[c]), Float32(0)) for c in range(32)]
+    k_value_2 = [
+        one for c in range(0, 32, 4) for one in load_vector_where(comes & gate_guard, k, (s, k_value[c]), Float32(0), 4)
+    ]
     v_value = load_where(comes & gate_guard, v, (s, w), Float32(0))
-    # linear_attention.py:33
-    q_value = [load_where(comes & gate_guard, q, (s, k_value[c]), Float32(0)) for c in range(32)]
+    q_value = [  # linear_attention.py:33
+        one for c in range(0, 32, 4) for one in load_vector_where(comes & gate_guard, q, (s, k_value[c]), Float32(0), 4)
+    ]
     k_ahead = tuple(k_value_2)
     q_ahead = tuple(q_value)
     for s_step in cutlass.range(0, end_minus_begin, unroll=1):  # linear_attention.py:31
@@ -112,16 +139,21 @@ def linear_attention_rows(
         s_lt_T_2 = s_2 < T
         gate_guard_2 = s_ge_0_2 & s_lt_T_2
         gate_value_2 = load_where(comes_2 & gate_guard_2, gate, s_2, Float32(0))
-        k_value_3 = [load_where(comes_2 & gate_guard_2, k, (s_2, k_value[c]), Float32(0)) for c in range(32)]
+        k_value_3 = [
+            one for c in range(0, 32, 4)
+            for one in load_vector_where(comes_2 & gate_guard_2, k, (s_2, k_value[c]), Float32(0), 4)
+        ]
         v_value_2 = load_where(comes_2 & gate_guard_2, v, (s_2, w), Float32(0))
-        # linear_attention.py:33
-        q_value_2 = [load_where(comes_2 & gate_guard_2, q, (s_2, k_value[c]), Float32(0)) for c in range(32)]
+        q_value_2 = [  # linear_attention.py:33
+            one for c in range(0, 32, 4)
+            for one in load_vector_where(comes_2 & gate_guard_2, q, (s_2, k_value[c]), Float32(0), 4)
+        ]
         s_3 = begin_value + s_step  # linear_attention.py:31
         new_product = [mul(gate_value, s_state[c]) for c in range(32)]  # linear_attention.py:32
         k_times_v = [mul(k_ahead[c], v_value) for c in range(32)]
         new = [new_product[c] + k_times_v[c] for c in range(32)]
         q_times_new = [mul(q_ahead[c], new[c]) for c in range(32)]  # linear_attention.py:33
-        o_value = sum_over_k(q_times_new)
+        o_value = sum_over_k(q_times_new, thread)
         store_where(writes, o, (s_3, w), o_value)  # linear_attention.py:34
         s_state, gate_value, k_ahead, v_value, q_ahead = (
             tuple(new), gate_value_2, tuple(k_value_3), v_value_2, tuple(q_value_2)
