@@ -34,7 +34,7 @@ VLLM_ENV := RLK_VLLM=cpu RLK_REQUIRE_VLLM=1 CUDA_VISIBLE_DEVICES= TRITON_INTERPR
 VLLM_TESTS = $(wildcard tests/test_vllm_*.py) tests/test_megatron.py
 
 .PHONY: help style test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
-.PHONY: environments test-vllm test-vllm-only test-versions check-machine mutants mutants-only mutation mutation-only compat lint gen demo example grpo docs wheel clean
+.PHONY: environments early test-vllm test-vllm-only test-versions check-machine mutants mutants-only mutation mutation-only compat lint gen demo example grpo docs wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
@@ -99,9 +99,13 @@ check-machine: $(VENV)/.test
 	$(PY) -m rlk.cli check --all --target gfx942 --law machine --jobs 2
 
 # What continuous integration needs beside the environment of make test, installed while that is computing.
-environments: $(BASE)/.test .venv-docs/.docs
+environments: $(BASE)/.test early .venv-docs/.docs
 	$(foreach v,$(CUTE_VERSIONS:4.%=%),$(MAKE) VENV=.venv-cute4$v CUTE=4.$v .venv-cute4$v/.cute && ) \
 		$(MAKE) VENV=.venv-vllm .venv-vllm/.vllm && $(MAKE) VENV=.venv-cdna .venv-cdna/.cdna
+
+# Of these, what is installed as listed, whatever else is there: a core has nothing to do while that environment is made.
+early: $(BASE)/.torch
+	$(MAKE) VENV=.venv-vllm .venv-vllm/.listed
 	$(PY) tools/compat.py --install
 
 style: $(VENV)/.test
@@ -162,13 +166,13 @@ $(VENV)/.run: $(VENV)/.torch pyproject.toml
 	touch $@
 
 # Laid over the environment of make test: what an extra adds to it, and its torch, triton and tests' packages.
-$(VENV)/.over: $(BASE)/.test
+$(VENV)/.over: $(BASE)/.torch
 	$(BASE)/bin/python -m venv --clear --without-pip $(VENV)
 	echo "import site; site.addsitedir('$$($(BASE)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 		> $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_borrowed.pth
 	touch $@
 
-$(VENV)/.cute: $(VENV)/.over constraints/cute-$(CUTE).txt
+$(VENV)/.cute: $(VENV)/.over $(BASE)/.test constraints/cute-$(CUTE).txt
 	$(PIP) -c constraints/cute-$(CUTE).txt --no-build-isolation -e '.[triton,dev,cute]'
 	touch $@
 
@@ -179,13 +183,16 @@ $(VENV)/.peers: $(VENV)/.run constraints/peers.txt
 	touch $@
 
 # vLLM pins torch and asks for CUDA: its Python alone, and what that imports.
-$(VENV)/.vllm: $(VENV)/.over constraints/vllm.txt tools/vllm_python.py
+$(VENV)/.vllm: $(VENV)/.listed $(BASE)/.test
 	$(PIP) pytest transformers pillow python-dateutil
+	touch $@
+
+$(VENV)/.listed: $(VENV)/.over constraints/vllm.txt tools/vllm_python.py
 	$(PIP) --no-deps -r constraints/vllm.txt
 	$(PY) tools/vllm_python.py $(VLLM)
 	touch $@
 
-$(VENV)/.cdna: $(VENV)/.over constraints/tilelang.txt
+$(VENV)/.cdna: $(VENV)/.over $(BASE)/.test constraints/tilelang.txt
 	$(PIP) -c constraints/tilelang.txt --no-build-isolation -e '.[triton,dev,tilelang,cdna]'
 	touch $@
 
