@@ -138,7 +138,7 @@ def described(llm: Any) -> dict[str, Any]:
     layers = (getattr(x, "get_attn_backend", None) for x in compiled.static_forward_context.values())
     return {
         "attention": sorted({get().get_name() for get in layers if get}), "lacks": lacking(),
-        "runner": 2 if config.use_v2_model_runner else 1,
+        "runner": 2 if config.use_v2_model_runner else 1, "page": config.cache_config.block_size,
         "compilation": getattr(compiled.mode, "name", str(compiled.mode)),
         "graphs": getattr(compiled.cudagraph_mode, "name", str(compiled.cudagraph_mode)),
         "sizes": list(compiled.cudagraph_capture_sizes or ()),

@@ -46,7 +46,7 @@ BATCHES = (1, 16, 64, 256)
 SIDES = ("rlk", "trainer")
 GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Tokens of a step that both arms capture a graph for: decodes, and a prompt alone."""
-ENGINE = ("runner", "compilation", "graphs", "sizes", "async", "in_process")
+ENGINE = ("runner", "page", "compilation", "graphs", "sizes", "async", "in_process")
 """Forms of an engine that a row names."""
 LEAVES = 8
 """Of a model that ranks share."""

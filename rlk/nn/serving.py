@@ -43,11 +43,13 @@ logger = logging.getLogger("rlk.compile")
 VOCABULARY = 64  # an engine's embedding has a multiple of so many rows
 MOST_CALLS = 64  # that one function of `_Calls` makes
 AXES = "T", "B"  # of tokens, and of sequences
+PAGE = 64
+"""Tokens of a page, where nobody asks for another size: attention loads such pages by TMA (decision 74)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The sizes of an engine's steps; the defaults are vLLM's.
+    """The sizes of an engine's steps; the defaults are vLLM's, with pages of PAGE tokens.
 
     tokens, sequences: the most of a step. context: the most tokens of a sequence. page: tokens of a page.
     pages: of the cache; None where it is not known yet. logprobs: whether those of the model's own logits
@@ -57,7 +59,7 @@ class Steps:
     context: int
     tokens: int = 8192
     sequences: int = 256
-    page: int = 16
+    page: int = PAGE
     pages: int | None = None
     logprobs: str = "raw"
     adapters: int = 0

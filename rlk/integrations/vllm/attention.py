@@ -24,6 +24,7 @@ from rlk import ops
 from rlk.env import Env
 from rlk.integrations.tensors import no_form
 from rlk.integrations.vllm.hooks import PEER, hook
+from rlk.nn.serving import PAGE
 from rlk.ops.attention import paged_attention_into
 from rlk.ops.heads import WRITTEN
 from rlk.runtime.binding.arguments import VECTOR
@@ -300,6 +301,10 @@ class RlkBackend(AttentionBackend):
     @staticmethod
     def get_supported_kernel_block_sizes() -> list[int | MultipleOf]:
         return [MultipleOf(1)]
+
+    @classmethod
+    def get_preferred_block_size(cls, default_block_size: int) -> int:
+        return PAGE
 
     @staticmethod
     def get_kv_cache_shape(
