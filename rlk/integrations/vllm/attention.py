@@ -106,8 +106,13 @@ class Pages:
 
 
 def repeats(x: torch.Tensor) -> bool:
-    """Return whether layers may repeat the calls of another: on a device, if nothing looks at arguments."""
-    return on_a_device(x) and not observing() and dispatch.recorder is None and not Env.current().check
+    """Return whether layers may repeat the calls of another: on a device, if nothing looks at arguments.
+
+    A graph is captured once, and its memory is its own: there each layer makes its calls.
+    """
+    looked_at = observing() or dispatch.recorder is not None or Env.current().check
+    captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
+    return on_a_device(x) and not (looked_at or captured)
 
 
 def on_a_device(x: torch.Tensor) -> bool:
