@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,8 @@ def engine(asked: Asked, say: Say) -> None:
         return
     vocabulary = llm.llm_engine.vllm_config.model_config.get_vocab_size()
     drawn = torch.Generator().manual_seed(asked.seed)
+    if asked.repeats:  # an engine's first seconds are slower, which rows of few sequences would show
+        timed(llm, replace(asked, repeats=1), max(asked.batches), vocabulary, drawn)
     for batch in asked.batches if asked.repeats else ():
         say({"batch": batch, **timed(llm, asked, batch, vocabulary, drawn)})
     stored = []
