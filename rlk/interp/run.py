@@ -170,6 +170,7 @@ class _Plan:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.decls = {d.name: d for d in kernel.params}
+        self._carried: dict[int, tuple[Loop, list[Axes]]] = {}
         lets = tuple(_walk(kernel.body))
         types = [let.type for let in lets if isinstance(let.type, TileType)]
         used = dict.fromkeys(axis for type in types for axis in type.axes)
@@ -196,6 +197,13 @@ class _Plan:
                 self.dtypes.update(
                     zip(let.node.body.args[1:], (t.dtype for t in let.node.types), strict=True)
                 )
+
+    def carried(self, loop: Loop) -> list[Axes]:
+        """Return the axes of what a loop of the kernel carries."""
+        if (found := self._carried.get(id(loop))) is None:
+            axes = [tuple(self.rank[axis] for axis in t.axes) for t in loop.types]
+            found = self._carried[id(loop)] = loop, axes  # which lives as long as its id is known here
+        return found[1]
 
 
 _plans: dict[int, _Plan] = {}
@@ -294,65 +302,63 @@ class _Tile:
 
     def let(self, let: Let, scope: Scope) -> Tile | State:
         """Evaluate a node: return a tile, or the tiles of a loop or merge; () for a store or check."""
-        arithmetic = self.launch.arithmetic
-
-        def get(value: Value) -> Tile:
-            tile = scope[value]
-            assert isinstance(tile, Tile)
-            return tile
-
-        def maybe(value: Value | None) -> Tile | None:
-            return None if value is None else get(value)
-
-        match let.node:
-            case Param(name=name):
-                return Tile(np.asarray(self.launch.memory[name]))
+        launch = self.launch
+        match let.node:  # what there is most of first
+            case Map2(fn=fn2, a=a, b=b):
+                (u, v), axes = self.joined(_tile(scope[a]), _tile(scope[b]))
+                if fn2 in _PARTIAL:
+                    assert isinstance(let.type, TileType)
+                    self.defined(fn2, u, v, let.type.dtype, let.loc)
+                return Tile(ops.map2(fn2, u, v), axes)
             case Const(bits=bits):
                 assert isinstance(let.type, TileType)
-                return Tile(arithmetic.const(bits, let.type.dtype))
-            case Pos(axis=axis):
-                at = self.launch.plan.rank[axis]
-                inside = self.ranges[at] if at in self.ranges else range(self.launch.length(at))
-                return Tile(np.arange(inside.start, inside.stop, dtype=np.int32), (at,))
-            case Extent(axis=axis):
-                return Tile(np.array(extent(axis, self.launch.extents), np.int32))
-            case Map1(fn=fn, x=x):
-                return Tile(ops.map1(fn, get(x).data), get(x).axes)
-            case Map2(fn=fn2, a=a, b=b):
-                (u, v), axes = self.joined(get(a), get(b))
-                assert isinstance(let.type, TileType)
-                self.defined(fn2, u, v, let.type.dtype, let.loc)
-                return Tile(ops.map2(fn2, u, v), axes)
-            case Math(fn=fn3, x=x, model=model):
-                return Tile(arithmetic.math(fn3, get(x).data, model), get(x).axes)
-            case Fma(a=a, b=b, c=c):
-                (u, v, w), axes = self.joined(get(a), get(b), get(c))
-                return Tile(arithmetic.fma(u, v, w), axes)
+                return Tile(launch.arithmetic.const(bits, let.type.dtype))
             case Select(cond=cond, a=a, b=b):
-                (p, u, v), axes = self.joined(get(cond), get(a), get(b))
+                (p, u, v), axes = self.joined(_tile(scope[cond]), _tile(scope[a]), _tile(scope[b]))
                 return Tile(np.where(p, u, v), axes)
+            case Load(param=param, index=index, guard=guard, fill=fill):
+                at = [_tile(scope[i]) for i in index]
+                return self.load(param, at, _maybe(scope, guard), _maybe(scope, fill), let.loc)
+            case Map1(fn=fn, x=x):
+                one = _tile(scope[x])
+                return Tile(ops.map1(fn, one.data), one.axes)
             case Cast(x=x, dtype=dtype):
-                return Tile(arithmetic.cast(get(x).data, dtype), get(x).axes)
+                one = _tile(scope[x])
+                return Tile(launch.arithmetic.cast(one.data, dtype), one.axes)
+            case Pos(axis=axis):
+                number = launch.plan.rank[axis]
+                inside = self.ranges[number] if number in self.ranges else range(launch.length(number))
+                return Tile(np.arange(inside.start, inside.stop, dtype=np.int32), (number,))
+            case Param(name=name):
+                return Tile(np.asarray(launch.memory[name]))
+            case Fma(a=a, b=b, c=c):
+                (u, v, w), axes = self.joined(_tile(scope[a]), _tile(scope[b]), _tile(scope[c]))
+                return Tile(launch.arithmetic.fma(u, v, w), axes)
+            case Math(fn=fn3, x=x, model=model):
+                one = _tile(scope[x])
+                return Tile(launch.arithmetic.math(fn3, one.data, model), one.axes)
+            case Extent(axis=axis):
+                return Tile(np.array(extent(axis, launch.extents), np.int32))
             case Bits(x=x, dtype=dtype):
-                return Tile(arithmetic.bits(get(x).data, self.launch.plan.dtypes[x], dtype), get(x).axes)
+                one = _tile(scope[x])
+                return Tile(launch.arithmetic.bits(one.data, launch.plan.dtypes[x], dtype), one.axes)
             case Philox(counter=counter, key=key):
-                words, axes = self.joined(*(get(w) for w in (*counter, *key)))
+                words, axes = self.joined(*(_tile(scope[w]) for w in (*counter, *key)))
                 block = philox((words[0], words[1], words[2], words[3]), (words[4], words[5]))
                 return tuple(Tile(word, axes) for word in block)
-            case Load(param=param, index=index, guard=guard, fill=fill):
-                return self.load(param, [get(i) for i in index], maybe(guard), maybe(fill), let.loc)
             case Store(param=param, index=index, value=value, guard=guard):
-                self.store(param, [get(i) for i in index], get(value), maybe(guard), let.loc)
+                at = [_tile(scope[i]) for i in index]
+                self.store(param, at, _tile(scope[value]), _maybe(scope, guard), let.loc)
                 return ()
             case Check(bad=bad, what=what):
-                self.check(get(bad), what)
+                self.check(_tile(scope[bad]), what)
                 return ()
             case Reduce(x=x):
-                return self.reduce(let.node, get(x), let.loc)
+                return self.reduce(let.node, _tile(scope[x]), let.loc)
             case Dot(a=a, b=b, onto=onto):
-                return self.dot(let.node, get(a), get(b), maybe(onto))
+                return self.dot(let.node, _tile(scope[a]), _tile(scope[b]), _maybe(scope, onto))
             case Merge(states=states, onto=onto):
-                return self.merge(let.node, tuple(get(s) for s in states), maybe(onto))
+                return self.merge(let.node, tuple(_tile(scope[s]) for s in states), _maybe(scope, onto))
             case Loop():
                 return self.loop(let.node, scope)
             case Result(of=of, index=i):
@@ -383,6 +389,9 @@ class _Tile:
 
     def joined(self, *tiles: Tile) -> tuple[list[Array], Axes]:
         """Return the arrays with the dims of all axes of all tiles, in one order, so that they broadcast."""
+        first = tiles[0].axes if tiles else ()
+        if all(tile.axes == first for tile in tiles):
+            return [tile.data for tile in tiles], first
         axes, places = _union(*(tile.axes for tile in tiles))
         return [t.data if place is None else t.data[place] for t, place in zip(tiles, places)], axes
 
@@ -432,6 +441,8 @@ class _Tile:
     def elements(self, param: str, index: Sequence[Tile], guard: Tile | None, loc: Loc) -> Tile:
         """Return memory at the indices: a view if all are ranges, whole rows of ranges if some are."""
         memory, cut = self.launch.memory[param], self.slices(param, index)
+        if memory.size and None not in cut:
+            return _ordered(memory[(*cut, ...)], tuple(axis for tile in index for axis in tile.axes))
         ranges = [i for i, part in enumerate(cut) if part is not None]
         others = [i for i, part in enumerate(cut) if part is None]
         if not memory.size or (others and not any(index[i].axes for i in ranges)):
@@ -582,8 +593,7 @@ class _Tile:
         """Run the steps; where a step is outside [start, stop) the carried values stay."""
         start, stop = _tile(scope[node.start]), _tile(scope[node.stop])
         (low, high), axes = self.joined(start, stop)
-        rank = self.launch.plan.rank
-        held = [tuple(rank[axis] for axis in t.axes) for t in node.types]
+        held = self.launch.plan.carried(node)
         carried = tuple(self.spread(_tile(scope[v]), each) for v, each in zip(node.init, held, strict=True))
         if not low.size or not high.size:
             return carried
@@ -605,6 +615,7 @@ class _Tile:
         return Tile(np.where(on, x, y), axes)
 
 
+_PARTIAL = frozenset(fn for fn in Fn2 if any(fn.domain(dtype) for dtype in DType))
 _KEEP = slice(None)
 _ALWAYS = Tile(np.array(True))
 
@@ -619,6 +630,8 @@ def _union(*each: Axes) -> tuple[Axes, tuple[Any, ...]]:
 
 def _ordered(data: Array, axes: Axes) -> Tile:
     """Return a tile of an array whose dims have axes in any order."""
+    if all(a < b for a, b in itertools.pairwise(axes)):
+        return Tile(data, axes)
     order = sorted(range(len(axes)), key=axes.__getitem__)
     return Tile(data.transpose(order), tuple(axes[i] for i in order))
 
@@ -628,16 +641,23 @@ def _range(index: Tile, n: int) -> int | slice | None:
     at = index.data
     if len(index.axes) > 1 or not at.size:
         return None
-    low = int(at.flat[0])
+    low = int(at[0]) if at.ndim else int(at)
     high = low + at.size
-    if low < 0 or high > n or (at.ndim and np.count_nonzero(at != np.arange(low, high))):
+    if low < 0 or high > n:
         return None
-    return slice(low, high) if at.ndim else low
+    if not at.ndim:
+        return low
+    # most that are no range end elsewhere
+    return None if at[-1] != high - 1 or np.count_nonzero(at != np.arange(low, high)) else slice(low, high)
 
 
 def _tile(value: Tile | State) -> Tile:
     assert isinstance(value, Tile)
     return value
+
+
+def _maybe(scope: Scope, value: Value | None) -> Tile | None:
+    return None if value is None else _tile(scope[value])
 
 
 def _pair(tile: Tile, axis: int, inner: int) -> tuple[Tile, Tile]:
