@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from rlk.ir.nodes import MathModel, Program
 from rlk.ir.verify import verify
@@ -36,9 +37,9 @@ CANONICAL: tuple[tuple[str, Pass], ...] = (
 """The passes from the traced form to the canonical form, of which numerics ids are made."""
 
 
-_Key = tuple[int, object, str | None, frozenset[str]]
+_Key = tuple[int, object, str | None, frozenset[Any]]
 _known: dict[_Key, tuple[Program, Program]] = {}
-"""What `canonical` was given and returned, by the identity of the program, which is alive here."""
+"""What `canonical` and `specialize` were given and returned, by the identity of the program, alive here."""
 
 
 def canonical(program: Program, after: str | None = None, *, apart: frozenset[str] = frozenset()) -> Program:
@@ -78,9 +79,18 @@ def _canonical(program: Program, after: str | None, apart: frozenset[str]) -> Pr
 
 
 def specialize(program: Program, extents: Mapping[str, int], softmax: MathModel) -> Program:
-    """Return the program that a signature runs: static extents and math models bound, integers by sums."""
-    bound = each(program, lambda k: nearest(bind_math(bind_extents(k, extents), softmax)))
-    return each(bound, simplify)
+    """Return the program that a signature runs: static extents and math models bound, integers by sums.
+
+    A program that it was given before (the same object) is not changed again.
+    """
+    key = id(program), (specialize, softmax), None, frozenset(extents.items())
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= KNOWN:
+            _known.clear()
+        bound = each(program, lambda k: nearest(bind_math(bind_extents(k, extents), softmax)))
+        found = _known[key] = program, each(bound, simplify)
+    return found[1]
 
 
 def launched(
