@@ -7,6 +7,7 @@ use after a fork.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -16,13 +17,18 @@ import torch._dynamo  # noqa: F401 - which FSDP2, DDP and torch.compile import
 
 
 def main(module: str, backend: str, world: int, folder: Path, *more: str) -> int:
-    """Run every rank, and return 0 if all of them do; a rank returns here, too, when it has ended."""
+    """Run every rank, and return 0 if all of them do; a rank ends here, and returns only by an exception."""
     cases = import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection that looked at all that is imported would copy its pages for each rank
+    gc.set_threshold(50_000, 20, 50)
     ranks = set()
     for rank in range(world):
         if (process := os.fork()) == 0:
             cases.main(backend, world, rank, folder, *more)
-            return 0
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)  # what a rank has written is complete: taking modules apart would cost it 1 s or more
         ranks.add(process)
     while ranks:
         process, status = os.wait()
