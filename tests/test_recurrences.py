@@ -11,6 +11,8 @@ from rlk.interp.run import run
 from rlk.ir.nodes import Program
 from rlk.lang import Axis, L, Outputs, Ragged, Tensor, Tree, f32, i32, op
 from rlk.passes.pipeline import canonical
+from rlk.schedule.backend_choice import by_cute_first
+from rlk.target.facts import target
 from rlk.testing.bits import differing
 from rlk.testing.generated import run_generated
 
@@ -84,3 +86,10 @@ def test_columns_of_a_matrix_are_lanes_by_cute(height: int, width: int, tile: in
     order = np.random.default_rng(0).permutation(height)
     other = run(of(attention), {**given, "q": q[:, order], "k": k[:, order]})["o"]
     assert differing(other, want) > 0, "the control: another order of K has other bits"
+
+
+def test_cute_runs_recurrences_of_many_columns_alone() -> None:
+    sizes = {"T": 65536, "B": 512, "K": 64, "W": 64}
+    assert by_cute_first(of(attention), target("sm_90a"), sizes)
+    assert not by_cute_first(of(attention), target("sm_90a"), {**sizes, "B": 16})
+    assert not by_cute_first(of(average), target("sm_90a"), {"B": 512, "S": 9, "W": 4096})

@@ -50,5 +50,6 @@ rlk.register(
         ("the largest of a row", "448 or -448", "(q.float().abs().amax(-1) == 448).all()"),
         ("a row alone or in a batch", "the same bits", "same(f(x[2:])[0], q[2:])"),
         ("a row of zeros", "zeros", "f(torch.zeros(1, 8)).q.float().any().item() is False"),
+        ("a row of 2**-119", "448", "f(torch.full((1, 8), 2.0**-119)).q.float().eq(448).all()"),
     ],
 )

@@ -46,5 +46,7 @@ rlk.register(
         ("the largest of a row", "127 or -127", "(q.abs().amax(-1) == 127).all()"),
         ("a row alone or in a batch", "the same bits", "same(f(x[2:])[0], q[2:])"),
         ("a row of zeros", "zeros", "f(torch.zeros(1, 8)).q.any().item() is False"),
+        ("a row below 2**-120", "zeros", "f(torch.full((1, 8), 2.0**-121)).q.any().item() is False"),
+        ("a row of 2**-120", "127", "f(torch.full((1, 8), 2.0**-120)).q.eq(127).all()"),
     ],
 )
