@@ -278,13 +278,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     if signature.split_rows or signature.strided or target.name != "sm_90a":
         what = "fused attention of tensors with two row strides, or a last dim that is not contiguous"
         raise refused(what, target, instead="a call with .contiguous() tensors")
-    axis = rows_of(kernel, roles(kernel, extents))
-    if axis is None:
-        error = unfused_error(kernel)
-        raise refused(error.lacks, target, error.loc, error.instead)
-    if axis.over is None:
-        kernel = masked(kernel, axis, fixed_extent(axis, extents))
-    kernel = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
+    kernel, axis = _of_rows(kernel, extents, target)
     found = roles(kernel, extents)
     rows = segments(kernel, found.parallel)
     parts = _parts(kernel, target)
@@ -303,10 +297,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     indices = tuple(TiledAxis(a, 1, fixed_extent(a, extents)) for a in others)
     dtype = next(d.type.dtype for d in kernel.params if d.name == resident[0].param)
     registers = _registers(parts[-1], sums, consumers, target)
-    rare = _rare_accumulators(parts[-1], sums)
-    if rare and len(rare) + len(sums) == len(parts[-1].loop.types):
-        place = parts[-1].sums[0].loc
-        raise refused("sums in pieces without a softmax", target, place, 'leaf="segment" for the axis')
+    rare = _rare_accumulators(parts[-1], sums, target)
     in_smem = (len(rare) if consumers >= FEW_REGISTERS else 0) * tile * sums[0].length * DType.F32.bytes
     fewest = 1 if parts[-1].sums_alone else FEWEST_STAGES
     row = scores.length * len(statistics)
@@ -340,6 +331,17 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     batches = None if made.ahead else (own, (*stepped, *(1,) * made.statistics_pipelined))
     _sound(stages, consumers, batches, made.dynamic_schedule, len(made.released_early))
     return made
+
+
+def _of_rows(kernel: Kernel, extents: dict[str, int], target: Target) -> tuple[Kernel, Axis]:
+    """Return the peeled kernel, with masks of dense rows, and the axis of its rows."""
+    axis = rows_of(kernel, roles(kernel, extents))
+    if axis is None:
+        error = unfused_error(kernel)
+        raise refused(error.lacks, target, error.loc, error.instead)
+    if axis.over is None:
+        kernel = masked(kernel, axis, fixed_extent(axis, extents))
+    return peel(bounds(kernel, dict(roles(kernel, extents).inside))), axis
 
 
 def _parts(kernel: Kernel, target: Target) -> tuple[Step, ...]:
@@ -428,13 +430,17 @@ def _fragments(
     return Fragment(over, length, PAIRS), tuple(made)
 
 
-def _rare_accumulators(step: Step, sums: tuple[Fragment, ...]) -> tuple[int, ...]:
-    """Return the carried accumulators that change at piece boundaries alone."""
+def _rare_accumulators(step: Step, sums: tuple[Fragment, ...], target: Target) -> tuple[int, ...]:
+    """Return the carried accumulators that change at piece boundaries alone, of a fold with a softmax."""
     found, loop = rescale_of(step.loop), step.loop
     yielded = {value for value, _, _ in found.changes} if found is not None else set()
     summed = {fragment.axis for fragment in sums}
     carried = enumerate(zip(loop.body.results, loop.types, strict=True))
-    return tuple(i for i, (value, type) in carried if value in yielded and summed & set(type.axes))
+    rare = tuple(i for i, (value, type) in carried if value in yielded and summed & set(type.axes))
+    if rare and len(rare) + len(sums) == len(loop.types):
+        instead = 'leaf="segment" for the axis'
+        raise refused("sums in pieces without a softmax", target, step.sums[0].loc, instead)
+    return rare
 
 
 def _copies(
