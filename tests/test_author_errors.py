@@ -133,8 +133,6 @@ def test_triton_lacks_what_no_tile_can_give(name: str) -> None:
 
 
 OTHERS_SAY = {
-    ("attention_of_batches", "cute"): ("query rows M are not the segments of a ragged axis", "Ragged"),
-    ("linear_attention", "cute"): ("query rows M are not the segments of a ragged axis", "Ragged"),
     ("grouped_gemm", "cute"): ("of w gathered for each row", "rows sorted by index"),
     ("two_computed_factors", "cute"): ("both factors are computed", 'y = L.keep(y, "y"); u = L.keep(u, "u")'),
     ("strided_factor", "cute"): (

@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import ladder
 import numpy as np
 import pytest
 from edited_text import edit_text
@@ -15,7 +14,6 @@ from test_several_products import weights
 
 from rlk.errors import LoweringError
 from rlk.interp.run import run
-from rlk.ir.dotmodel import native
 from rlk.ir.nodes import Program
 from rlk.lang import (
     Axis,
@@ -215,14 +213,6 @@ def test_it_compiles(on: str, tmp_path: Path) -> None:
         assert "w_tiles.load([e_step, n_first, k_first])" in emitted.source
     compile_triton(emitted, on, tmp_path)
     assert {file.suffix for file in tmp_path.iterdir()} & {".cubin", ".hsaco"}
-
-
-@pytest.mark.parametrize("name", ["grouped", "choices"])
-def test_tilelang_runs_it_on_matrix_cores(name: str) -> None:
-    ladder.require()
-    given = case(name, drawn(20))
-    want = run(program(name), given, dots=native("gfx942")).tensors
-    assert_oracle(run_generated(program(name), given, backend="tilelang").tensors, want, name)
 
 
 # --- refusals ---

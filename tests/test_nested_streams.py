@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import ladder
 import numpy as np
 import pytest
 from edited_text import edit_text
@@ -196,13 +195,6 @@ def test_it_compiles(tmp_path: Path) -> None:
         (tmp_path / on).mkdir()
         compile_triton(emit(program(name), SIZES, target(on))[0], on, tmp_path / on)
         assert {file.suffix for file in (tmp_path / on).iterdir()} & {".cubin", ".hsaco"}
-
-
-def test_tilelang_runs_it() -> None:
-    ladder.require()
-    given = case("below")
-    want = run(program("below"), given).tensors
-    assert_oracle(ran("below", given, backend="tilelang", on=target("gfx942")), want)
 
 
 # --- refusals ---

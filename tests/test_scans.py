@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import ladder
 import numpy as np
 import pytest
 from edited_text import edit_text
@@ -139,12 +138,6 @@ def test_a_wrong_step_is_seen(name: str, text: str, by: str, monkeypatch: pytest
     edit_text(monkeypatch, lowering, lambda source: source.replace(text, by))
     got = ran(name, given)
     assert any(differing(got[out], right) for out, right in want.items())
-
-
-def test_tilelang_runs_it() -> None:
-    ladder.require()
-    given = case("blocks")
-    assert_oracle(ran("blocks", given, backend="tilelang", on=target("gfx942")), wanted("blocks", given))
 
 
 def test_pieces_and_reduced_chunks_are_refused_beside_a_carry() -> None:

@@ -154,12 +154,9 @@ class Forward:
         self.params = {d.name: d for d in kernel.params}
         self.decls = {n: replace(d, type=_renamed_type(d.type, self.flat)) for n, d in self.params.items()}
         streams = [let for let in self.tape if isinstance(let.node, Stream)]
-        for stream in (let.node for let in streams):
-            for inner in stream.body.lets if isinstance(stream, Stream) else ():
-                if isinstance(inner.node, Stream):
-                    raise self.refused(inner, "a stream inside a stream")
-                if isinstance(inner.node, Reduce) and inner.node.over == stream.axis:
-                    raise self.refused(inner, f"a reduction of a chunk of {stream.axis}")
+        for node in (let.node for let in streams):
+            if isinstance(node, Stream):
+                self._refuse_nests(node)
         self.home = {x.value: s for s in streams if isinstance(s.node, Stream) for x in s.node.body.lets}
         self.carried = {v: s for s in streams if isinstance(s.node, Stream) for v in s.node.body.args}
         self.saved = dict(self._saved())
@@ -167,6 +164,14 @@ class Forward:
         self.found = {*self.readings, *self._values_of_folds()}
         self.env: dict[Value, Value] = {}
         self.kept: dict[Value, Value] = {}
+
+    def _refuse_nests(self, stream: Stream) -> None:
+        """Raise for what no derivative is known of in a stream's body."""
+        for let in stream.body.lets:
+            if isinstance(let.node, Stream):
+                raise self.refused(let, "a stream inside a stream")
+            if isinstance(let.node, Reduce) and let.node.over == stream.axis:
+                raise self.refused(let, f"a reduction of a chunk of {stream.axis}")
 
     def _saved(self) -> Iterator[tuple[Value, str]]:
         """Yield the values that the gradient reads from a saved output, each with its name."""

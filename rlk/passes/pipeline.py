@@ -14,6 +14,7 @@ from rlk.passes.mask import mask
 from rlk.passes.nearest import nearest
 from rlk.passes.pack_gqa import one_axis_of_rows
 from rlk.passes.piecewise_launch import sweep
+from rlk.passes.resident import resident
 from rlk.passes.rewrite import each
 from rlk.passes.rows_beside import beside
 from rlk.passes.shared_tiles import share_tiles
@@ -103,4 +104,4 @@ def launched(
     extents: of all axes in one call; static: of the axes whose extents a signature fixes.
     """
     swept = sweep(specialize(program, static, softmax), extents)
-    return each(swept, lambda k: share_tiles(by_index(one_axis_of_rows(k, static), static)))
+    return each(swept, lambda k: share_tiles(by_index(resident(one_axis_of_rows(k, static)), static)))

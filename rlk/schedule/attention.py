@@ -111,7 +111,7 @@ def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) 
     the loop leaves registers; else two.
     """
     found = roles(kernel, extents)
-    rows, wide = rows_axis(found), max((extents[a.name] for a in head_axes(kernel, found)), default=1)
+    rows, wide = rows_of(kernel, found), max((extents[a.name] for a in head_axes(kernel, found)), default=1)
     entry = next((e for e in table() if wide <= e.most), None)
     if rows is None or entry is None:
         return chosen
@@ -128,7 +128,7 @@ def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) 
 
 def _time_of_waves(kernel: Kernel, found: Roles, tile: int, extents: Mapping[str, int]) -> int:
     """Return the time of all tiles, one per multiprocessor, in rows of three warpgroups."""
-    rows, whole = rows_axis(found), columns(kernel, found)
+    rows, whole = rows_of(kernel, found), columns(kernel, found)
     assert rows is not None
     others = (extents.get(a.name, 1) for a in found.parallel if a not in (rows, *whole))
     return time_of_waves(math.prod(others), mean_rows(rows, extents), tile)

@@ -347,7 +347,7 @@ def computed_factor_error(dot: Let, lets: Mapping[Value, Let]) -> LoweringError:
 
 
 def unfused_error(kernel: Kernel) -> LoweringError:
-    """Return the error of a kernel with a computed factor that is no fused attention of segments of rows."""
+    """Return the error of a kernel with a computed factor that is no fused attention: it has no rows."""
     lets = {let.value: let for let in walk(kernel.body)}
     stepped = {x.value for let in lets.values() if isinstance(let.node, Loop) for x in walk(let.node.body)}
     dots = [
@@ -362,12 +362,6 @@ def unfused_error(kernel: Kernel) -> LoweringError:
     assert isinstance(dot.node, Dot)
     type = lets[dot.node.a].type if dot.node.a in lets else None
     rows = [axis for axis in type.axes if axis != dot.node.over] if isinstance(type, TileType) else []
-    if not rows:
-        lacks = f"a contraction over {dot.node.over} of a computed vector, which has no other axis"
-        return LoweringError(lacks, "absorb(p * v.to(f32)) of the fold, without by=", dot.loc)
-    named = ", ".join(map(str, rows))
-    lacks = f"fused attention whose query rows {named} are not the segments of a ragged axis"
-    instead = (
-        'rows of Ragged("Q", over=B), as in rlk/specs/attention.py, or L.keep of the scores and no stream'
-    )
-    return LoweringError(lacks, instead, dot.loc)
+    of_each = f" for each {', '.join(map(str, rows))}" if rows else ", which has no other axis"
+    lacks = f"a contraction over {dot.node.over} of a computed vector{of_each}"
+    return LoweringError(lacks, "absorb(p * v.to(f32)) of the fold, without by=", dot.loc)

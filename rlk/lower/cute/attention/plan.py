@@ -34,6 +34,7 @@ from rlk.lower.common.rescale import rescale_of
 from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.thread_values import TiledAxis
 from rlk.lower.common.tma_tiles import TmaTile, conjunction, paged_tma_tile_of, tma_tile_of
+from rlk.lower.cute.attention.dense import masked
 from rlk.lower.cute.plan import (
     INSTRUCTION,
     REGISTERS,
@@ -46,6 +47,7 @@ from rlk.lower.cute.plan import (
 from rlk.lower.cute.protocol import claim_registers, verify
 from rlk.lower.cute.protocols import attention_protocol, gradient_protocol, scheduler_protocol
 from rlk.passes.walk import backward_slice, walk
+from rlk.schedule.attention import rows_of
 from rlk.schedule.axes import roles, types_of
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
@@ -150,7 +152,7 @@ class AttentionPlan:
 
     kernel: Kernel
     kind: str
-    segments: Segments
+    segments: Segments | None
     rows: TiledAxis
     others: tuple[TiledAxis, ...]
     scores: Fragment
@@ -276,15 +278,12 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     if signature.split_rows or signature.strided or target.name != "sm_90a":
         what = "fused attention of tensors with two row strides, or a last dim that is not contiguous"
         raise refused(what, target, instead="a call with .contiguous() tensors")
-    kernel = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
+    kernel, axis = _of_rows(kernel, extents, target)
     found = roles(kernel, extents)
     rows = segments(kernel, found.parallel)
-    if rows is None:
-        error = unfused_error(kernel)
-        raise refused(error.lacks, target, error.loc, error.instead)
     parts = _parts(kernel, target)
     scores, sums = _fragments(parts[-1], kernel, extents, target)
-    tile = schedule.tile(str(rows.axis))
+    tile = schedule.tile(str(axis))
     consumers = tile // ROWS_OF_WARPGROUP
     few = consumers >= FEW_REGISTERS and parts[-1].sums_alone
     if consumers not in CONSUMERS or tile % ROWS_OF_WARPGROUP or few:
@@ -292,12 +291,13 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     resident, streamed = _copies(parts[-1], kernel, tile, scores.length, extents, target)
     for each in (*resident, *streamed):
         _copyable(kernel, each, signature, target)
-    statistics = _row_statistics(parts[-1], kernel, rows.axis, scores, target)
-    others = tuple(a for a in found.parallel if a not in (rows.axis, rows.over, *(s.axis for s in sums)))
+    statistics = _row_statistics(parts[-1], kernel, axis, scores, target)
+    apart = (axis, *(() if rows is None else (rows.over,)), *(s.axis for s in sums))
+    others = tuple(a for a in found.parallel if a not in apart)
     indices = tuple(TiledAxis(a, 1, fixed_extent(a, extents)) for a in others)
     dtype = next(d.type.dtype for d in kernel.params if d.name == resident[0].param)
     registers = _registers(parts[-1], sums, consumers, target)
-    rare = _rare_accumulators(parts[-1], sums)
+    rare = _rare_accumulators(parts[-1], sums, target)
     in_smem = (len(rare) if consumers >= FEW_REGISTERS else 0) * tile * sums[0].length * DType.F32.bytes
     fewest = 1 if parts[-1].sums_alone else FEWEST_STAGES
     row = scores.length * len(statistics)
@@ -306,12 +306,12 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         parts = tuple(map(_released_first, parts))
         resident, streamed = _copies(parts[-1], kernel, tile, scores.length, extents, target)
     pages = consumers > 1  # of few rows a table's latency counts, which the first step waits for
-    streamed = _tma_tiles(parts[-1], kernel, streamed, (rows.axis, scores.axis), extents, pages)
+    streamed = _tma_tiles(parts[-1], kernel, streamed, (axis, scores.axis), extents, pages)
     made = AttentionPlan(
         kernel=kernel,
         kind="back_to_back_gemm",
         segments=rows,
-        rows=TiledAxis(rows.axis, tile, None),
+        rows=TiledAxis(axis, tile, fixed_extent(axis, extents) if rows is None else None),
         others=indices,
         scores=scores,
         sums=sums,
@@ -331,6 +331,17 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     batches = None if made.ahead else (own, (*stepped, *(1,) * made.statistics_pipelined))
     _sound(stages, consumers, batches, made.dynamic_schedule, len(made.released_early))
     return made
+
+
+def _of_rows(kernel: Kernel, extents: dict[str, int], target: Target) -> tuple[Kernel, Axis]:
+    """Return the peeled kernel, with masks of dense rows, and the axis of its rows."""
+    axis = rows_of(kernel, roles(kernel, extents))
+    if axis is None:
+        error = unfused_error(kernel)
+        raise refused(error.lacks, target, error.loc, error.instead)
+    if axis.over is None:
+        kernel = masked(kernel, axis, fixed_extent(axis, extents))
+    return peel(bounds(kernel, dict(roles(kernel, extents).inside))), axis
 
 
 def _parts(kernel: Kernel, target: Target) -> tuple[Step, ...]:
@@ -419,13 +430,17 @@ def _fragments(
     return Fragment(over, length, PAIRS), tuple(made)
 
 
-def _rare_accumulators(step: Step, sums: tuple[Fragment, ...]) -> tuple[int, ...]:
-    """Return the carried accumulators that change at piece boundaries alone."""
+def _rare_accumulators(step: Step, sums: tuple[Fragment, ...], target: Target) -> tuple[int, ...]:
+    """Return the carried accumulators that change at piece boundaries alone, of a fold with a softmax."""
     found, loop = rescale_of(step.loop), step.loop
     yielded = {value for value, _, _ in found.changes} if found is not None else set()
     summed = {fragment.axis for fragment in sums}
     carried = enumerate(zip(loop.body.results, loop.types, strict=True))
-    return tuple(i for i, (value, type) in carried if value in yielded and summed & set(type.axes))
+    rare = tuple(i for i, (value, type) in carried if value in yielded and summed & set(type.axes))
+    if rare and len(rare) + len(sums) == len(loop.types):
+        instead = 'leaf="segment" for the axis'
+        raise refused("sums in pieces without a softmax", target, step.sums[0].loc, instead)
+    return rare
 
 
 def _copies(
