@@ -346,6 +346,19 @@ def computed_factor_error(dot: Let, lets: Mapping[Value, Let]) -> LoweringError:
     return LoweringError(lacks, kept(names, dot.loc), dot.loc)
 
 
+def dense_rows_error(kernel: Kernel) -> LoweringError:
+    """Return the error of fused attention of rows that are no segments, where those alone are supported."""
+    error = unfused_error(kernel)
+    lets = {let.value: let for let in walk(kernel.body)}
+    types = [lets[let.value].type for let in lets.values() if isinstance(let.node, Dot)]
+    rows = next((t.axes[0] for t in types if isinstance(t, TileType) and t.axes), None)
+    instead = (
+        'rows of Ragged("Q", over=B), as in rlk/specs/attention.py, or L.keep of the scores and no stream'
+    )
+    lacks = f"fused attention whose query rows {rows} are not the segments of a ragged axis"
+    return LoweringError(lacks, instead, error.loc)
+
+
 def unfused_error(kernel: Kernel) -> LoweringError:
     """Return the error of a kernel with a computed factor that is no fused attention: it has no rows."""
     lets = {let.value: let for let in walk(kernel.body)}

@@ -11,7 +11,7 @@ from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Dot, Kernel
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.contract import unfused_error
+from rlk.lower.common.contract import dense_rows_error, unfused_error
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_loads import factors_first, hoist_loads
 from rlk.lower.common.hoist_masks import hoist_masks
@@ -156,6 +156,9 @@ def attention_plan(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) ->
     rows = rows_of(plan.kernel, found)
     if rows is None:
         raise unfused_error(plan.kernel)
+    if rows.over is None and plan.target.vendor == "nvidia":
+        error = dense_rows_error(plan.kernel)
+        raise refused(error.lacks, plan.target, error.loc, error.instead)
     if plan.schedule.tile(str(rows)) < ROWS:
         raise refused("fused attention with tiles of fewer than 16 rows", plan.target)
     beside = {a: max(DEPTH, n) for a, n in lengths.items() if a != rows}

@@ -426,17 +426,13 @@ def _views(plan: AttentionPlan) -> Iterator[View]:
 
 def _sizes(plan: AttentionPlan) -> tuple[CallArg, ...]:
     """Return the arguments of the host's grid size."""
-    found = plan.segments
-    names = (plan.rows.axis.name,) if found is None else (found.whole, found.over.name)
+    names = (plan.segments.whole, plan.segments.over.name)
     return tuple(map(abi.extent, names))
 
 
 def _count(plan: AttentionPlan, emitter: ConsumerEmitter) -> str:
     """Return the grid size: an upper bound of the row tiles of all segments, for each other index."""
-    found, tile = plan.segments, plan.rows.tile
-    if found is None:
-        tiles = f"(({plan.rows.axis.name} + {tile - 1}) // {tile})"
-    else:
-        tiles = f"({found.whole} * {found.each} // {tile} + {found.over.name})"
+    found = plan.segments
+    tiles = f"({found.whole} * {found.each} // {plan.rows.tile} + {found.over.name})"
     count = f"{tiles} * {emitter.width}" if plan.others else tiles
     return f"min({count}, {plan.programs})" if plan.dynamic_schedule else count

@@ -26,7 +26,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.contract import unfused_error
+from rlk.lower.common.contract import dense_rows_error, unfused_error
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.names import stride_name
 from rlk.lower.common.peel import peel
@@ -34,7 +34,6 @@ from rlk.lower.common.rescale import rescale_of
 from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.thread_values import TiledAxis
 from rlk.lower.common.tma_tiles import TmaTile, conjunction, paged_tma_tile_of, tma_tile_of
-from rlk.lower.cute.attention.dense import masked
 from rlk.lower.cute.plan import (
     INSTRUCTION,
     REGISTERS,
@@ -152,7 +151,7 @@ class AttentionPlan:
 
     kernel: Kernel
     kind: str
-    segments: Segments | None
+    segments: Segments
     rows: TiledAxis
     others: tuple[TiledAxis, ...]
     scores: Fragment
@@ -278,12 +277,16 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     if signature.split_rows or signature.strided or target.name != "sm_90a":
         what = "fused attention of tensors with two row strides, or a last dim that is not contiguous"
         raise refused(what, target, instead="a call with .contiguous() tensors")
-    kernel, axis = _of_rows(kernel, extents, target)
+    kernel = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
     found = roles(kernel, extents)
     rows = segments(kernel, found.parallel)
+    if rows is None:
+        unfused = unfused_error if rows_of(kernel, found) is None else dense_rows_error
+        error = unfused(kernel)
+        raise refused(error.lacks, target, error.loc, error.instead)
     parts = _parts(kernel, target)
     scores, sums = _fragments(parts[-1], kernel, extents, target)
-    tile = schedule.tile(str(axis))
+    tile = schedule.tile(str(rows.axis))
     consumers = tile // ROWS_OF_WARPGROUP
     few = consumers >= FEW_REGISTERS and parts[-1].sums_alone
     if consumers not in CONSUMERS or tile % ROWS_OF_WARPGROUP or few:
@@ -291,9 +294,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     resident, streamed = _copies(parts[-1], kernel, tile, scores.length, extents, target)
     for each in (*resident, *streamed):
         _copyable(kernel, each, signature, target)
-    statistics = _row_statistics(parts[-1], kernel, axis, scores, target)
-    apart = (axis, *(() if rows is None else (rows.over,)), *(s.axis for s in sums))
-    others = tuple(a for a in found.parallel if a not in apart)
+    statistics = _row_statistics(parts[-1], kernel, rows.axis, scores, target)
+    others = tuple(a for a in found.parallel if a not in (rows.axis, rows.over, *(s.axis for s in sums)))
     indices = tuple(TiledAxis(a, 1, fixed_extent(a, extents)) for a in others)
     dtype = next(d.type.dtype for d in kernel.params if d.name == resident[0].param)
     registers = _registers(parts[-1], sums, consumers, target)
@@ -306,12 +308,12 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         parts = tuple(map(_released_first, parts))
         resident, streamed = _copies(parts[-1], kernel, tile, scores.length, extents, target)
     pages = consumers > 1  # of few rows a table's latency counts, which the first step waits for
-    streamed = _tma_tiles(parts[-1], kernel, streamed, (axis, scores.axis), extents, pages)
+    streamed = _tma_tiles(parts[-1], kernel, streamed, (rows.axis, scores.axis), extents, pages)
     made = AttentionPlan(
         kernel=kernel,
         kind="back_to_back_gemm",
         segments=rows,
-        rows=TiledAxis(axis, tile, fixed_extent(axis, extents) if rows is None else None),
+        rows=TiledAxis(rows.axis, tile, None),
         others=indices,
         scores=scores,
         sums=sums,
@@ -331,17 +333,6 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     batches = None if made.ahead else (own, (*stepped, *(1,) * made.statistics_pipelined))
     _sound(stages, consumers, batches, made.dynamic_schedule, len(made.released_early))
     return made
-
-
-def _of_rows(kernel: Kernel, extents: dict[str, int], target: Target) -> tuple[Kernel, Axis]:
-    """Return the peeled kernel, with masks of dense rows, and the axis of its rows."""
-    axis = rows_of(kernel, roles(kernel, extents))
-    if axis is None:
-        error = unfused_error(kernel)
-        raise refused(error.lacks, target, error.loc, error.instead)
-    if axis.over is None:
-        kernel = masked(kernel, axis, fixed_extent(axis, extents))
-    return peel(bounds(kernel, dict(roles(kernel, extents).inside))), axis
 
 
 def _parts(kernel: Kernel, target: Target) -> tuple[Step, ...]:

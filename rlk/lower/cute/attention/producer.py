@@ -232,14 +232,10 @@ class AttentionEmitter(Emitter):
         an eighth longer (measured).
         """
         found, tile = self.plan.segments, self.plan.rows.tile
-        if found is None:
-            whole = self.memory.extent(self.plan.rows.axis)
-            self.define("tiles", f"({whole} + {tile - 1}) // {tile}")
-        else:
-            self.uses("segment_of")
-            whole, over = self.memory.argument(abi.extent(found.whole)), found.over
-            count = self.memory.extent(over)
-            self.define("tiles", f"{whole} * {found.each} // {tile} + {count}")
+        self.uses("segment_of")
+        whole, over = self.memory.argument(abi.extent(found.whole)), found.over
+        count = self.memory.extent(over)
+        self.define("tiles", f"{whole} * {found.each} // {tile} + {count}")
         count_of = lines(self.lines)
         start, *_, stop = self.bounds()
         ascending = self.by_row(start) and not self.by_row(stop)
@@ -250,18 +246,12 @@ class AttentionEmitter(Emitter):
         else:
             self.define("tile", f"{'' if ascending else 'tiles - 1 - '}{self.item} % tiles")
         tile_of = lines(self.lines)
-        if found is None:
-            name = self.let("only_segment", "Int32(0)")
-            search = lines(self.lines)
-            self.define("segment_rows", whole)
-            self.define("first", f"tile * {tile}")
-        else:
-            segment = f"segment_of({found.begin}, tile, {count}, lane, {found.each}, {tile})"
-            name = self.memory.coordinates[over] = self.let(axis_name(over), segment)
-            search = lines(self.lines)
-            begin = self.let("segment_begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
-            self.define("segment_rows", f"{found.end}[{name}].to(Int32) * {found.each} - {begin}")
-            self.define("first", f"(tile - ({begin} // {tile} + {name})) * {tile}")
+        segment = f"segment_of({found.begin}, tile, {count}, lane, {found.each}, {tile})"
+        name = self.memory.coordinates[over] = self.let(axis_name(over), segment)
+        search = lines(self.lines)
+        begin = self.let("segment_begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
+        self.define("segment_rows", f"{found.end}[{name}].to(Int32) * {found.each} - {begin}")
+        self.define("first", f"(tile - ({begin} // {tile} + {name})) * {tile}")
         self.other_axes(f"{self.item} % {width}" if together else f"{self.item} // tiles")
         fixed = (let for let in self.top() if not self.by_row(let.value) and not self.listed(let.value))
         scalar = [let for let in fixed if not isinstance(let.node, Store) and not self.waits(let)]
