@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE = "tests/commit_subjects.py"
 LONGEST = 72
 EXEMPT = ("Merge ",)  # written by git
-MERGED = frozenset({"4db9327c", "e6d330f2"})
+MERGED = frozenset({"4db9327c", "e6d330f2", "4c81bf6c"})
 """Commits that others were built on before their subjects were seen to be too long; they stay as they are."""
 
 NO_VERBS = frozenset(

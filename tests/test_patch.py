@@ -654,6 +654,24 @@ def test_ids_outside_of_the_vocabulary_are_refused() -> None:
                 model(torch.tensor([[1, token]]))
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (torch.tensor([[1, VOCABULARY, 2]]), f"labels={VOCABULARY}"),
+        (torch.tensor([[1, -5, 2]]), "labels=-5"),
+        (torch.tensor([[1, 2]]), r"labels=\[1, 2\]"),
+        (torch.tensor([[1.0, 2.0, 3.0]]), "labels=torch.float32"),
+    ],
+)
+def test_labels_that_are_no_ids_are_refused(labels: torch.Tensor, said: str) -> None:
+    model = made("Qwen3")
+    ids = torch.tensor([[1, 3, 2]])
+    with rlk.patch(model):
+        with pytest.raises(LaunchError, match=said):
+            model(input_ids=ids, labels=labels)
+        assert model(input_ids=ids, labels=torch.where(ids == 3, -100, ids)).loss.isfinite()
+
+
 def test_other_models_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     config = transformers.GPT2Config(vocab_size=61, n_embd=32, n_layer=1, n_head=2)
     gpt2 = transformers.GPT2LMHeadModel(config).to(torch.bfloat16).eval()

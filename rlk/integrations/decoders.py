@@ -29,6 +29,7 @@ from rlk.nn.ranks import Ranks, or_all_raise
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import Tokens, WholeSequences
 from rlk.ops.results import LogProbs
+from rlk.runtime.binding.checks import wrong_value
 
 Forward = Callable[..., Any]
 Scored = Callable[[Any, torch.Tensor], tuple[torch.Tensor, torch.Tensor | None]]
@@ -459,11 +460,23 @@ def _loss(
     """Return transformers' ForCausalLMLoss of the tokens that exist: their mean, or sum / num_items."""
     if shift_labels is None:
         shift_labels = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    _check_labels(self, shift_labels, hidden, ignore_index)
     targets = batch.pack(shift_labels.to(hidden.device))
     logp = _scored(self, at, batch.pack(hidden), targets, ignore_index=ignore_index).logp
     assert logp is not None
     count = (targets != ignore_index).sum() if num_items_in_batch is None else num_items_in_batch
     return -logp.sum() / (count.to(logp.device) if isinstance(count, torch.Tensor) else count)
+
+
+def _check_labels(self: Any, labels: torch.Tensor, hidden: torch.Tensor, ignore_index: int) -> None:
+    """Raise LaunchError for labels of another shape or dtype than ids have; on the host, for other ids."""
+    shape = hidden.shape[:-1]
+    if labels.shape != shape:
+        raise wrong_value(PEER, "labels", list(labels.shape), f"the shape of the ids, {list(shape)}")
+    if labels.dtype not in (torch.int64, torch.int32):
+        raise wrong_value(PEER, "labels", labels.dtype, "torch.int64 or torch.int32")
+    if labels.device.type == "cpu":
+        check_ids(labels[labels != ignore_index], self.config.vocab_size, op=PEER, name="labels")
 
 
 def _logits(
@@ -510,7 +523,8 @@ def _refuse(kwargs: dict[str, Any]) -> None:
     unknown = sorted(n for n, x in kwargs.items() if n not in IGNORED and x is not None and x is not False)
     if unknown:
         told = (f"{n} {list(x.shape)}" if isinstance(x := kwargs[n], torch.Tensor) else n for n in unknown)
-        raise no_form(PEER, f"a forward with {', '.join(told)}", "leave it out")
+        meant = "; a mask is attention_mask=" if any("mask" in n for n in unknown) else ""
+        raise no_form(PEER, f"a forward with {', '.join(told)}", f"leave it out{meant}")
 
 
 def _cache(self: Any, held: Any, use_cache: bool | None) -> Any:

@@ -122,13 +122,13 @@ def refuse_others(op: str, given: Mapping[str, object], known: tuple[str, ...]) 
         raise LaunchError(Code.UNKNOWN_NAME, what=f"{op}: the argument", name=name + shape, choices=choices)
 
 
-def check_ids(ids: torch.Tensor, vocabulary: int, *, op: str = OP) -> None:
+def check_ids(ids: torch.Tensor, vocabulary: int, *, op: str = OP, name: str = "ids") -> None:
     """Raise LaunchError for ids outside of a vocabulary; on a device the embedding looks at them."""
     if ids.numel() and on_the_host(ids):
         low, high = (int(x) for x in ids.aminmax())
         if low < 0 or high >= vocabulary:
             wanted = f"ids from 0 to {vocabulary - 1}"
-            raise wrong_value(op, "ids", low if low < 0 else high, wanted)
+            raise wrong_value(op, name, low if low < 0 else high, wanted)
 
 
 def check_tokens(packed: Packed, vocabulary: int, positions: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
@@ -41,7 +40,6 @@ from rlk.target.facts import Target
 
 logger = logging.getLogger("rlk.compile")
 VOCABULARY = 64  # an engine's embedding has a multiple of so many rows
-MOST_CALLS = 64  # that one function of `_Calls` makes
 AXES = "T", "B"  # of tokens, and of sequences
 PAGE = 64
 """Tokens of a page, where nobody asks for another size: attention loads such pages by TMA (decision 74)."""
@@ -95,7 +93,7 @@ def observe(
     LaunchError for a dense model's options that an operator does not take.
     """
     calls = _Calls(model, dtype, steps, ranks)
-    seen: deque[tuple[Invocation, Tensors]] = deque(maxlen=MOST_CALLS)
+    seen: list[tuple[Invocation, Tensors]] = []
 
     def noted(invocation: Invocation, tensors: Tensors) -> None:
         seen.append((invocation, tensors))

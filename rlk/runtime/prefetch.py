@@ -42,7 +42,6 @@ from rlk.runtime.call.dispatch import (
     Decision,
     Request,
     asked_for,
-    chosen_alike,
     coded,
     cpu_target,
     decide,
@@ -51,6 +50,7 @@ from rlk.runtime.call.dispatch import (
     look_up,
     lowered,
     lowered_code,
+    representative_sizes,
     requested,
     serving,
     text_of,
@@ -308,7 +308,7 @@ def chosen_for(
         sizes = sizes_of(invocation, geometry_of(invocation, given))
         entries = entries_of(invocation, on, sizes)
         model = invocation.math or on.softmax
-        return chosen_alike(invocation, model, sizes, on, asked_for(on), entries, kept=True)
+        return representative_sizes(invocation, model, sizes, on, asked_for(on), entries, kept=True)
 
     return chosen
 

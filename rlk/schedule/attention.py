@@ -267,7 +267,7 @@ def parallel_pieces(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
     whole = columns(walked, found)
     others = [extents.get(axis.name, 1) for axis in found.parallel if axis not in (rows, *whole)]
     wide = math.prod(extents.get(axis.name, 1) for axis in whole)
-    segments = extents.get(rows.over or "", 1)
+    segments = max(1, extents.get(rows.over or "", 1))
     pieces = extent_of(streamed.pieces, extents[streamed.name])
     states = math.prod(others) // segments * indices_of(rows, extents) * (wide + 2) * pieces
     programs = math.prod(others) * -(-mean_rows(rows, extents) // MOST_ROWS)

@@ -97,15 +97,18 @@ def _address(t: torch.Tensor) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pages:
-    """The keys and the values [pages, page, Hk, E] of a layer's cache; lie: how they lie in memory."""
+    """The keys and the values [pages, page, Hk, E] of a layer's cache.
+
+    layout: its shape, strides, dtype and alignment.
+    """
 
     cache: torch.Tensor
     keys: torch.Tensor
     values: torch.Tensor
-    lie: object
+    layout: object
 
 
-def repeats(x: torch.Tensor) -> bool:
+def may_repeat(x: torch.Tensor) -> bool:
     """Return whether layers may repeat the calls of another: on a device, if nothing looks at arguments.
 
     A graph is captured once, and its memory is its own: there each layer makes its calls.
@@ -225,11 +228,11 @@ class Paged(AttentionImpl[PagedMetadata]):
         own = {"qkv": qkv[: m.tokens], "o": output[: m.tokens]}
         if at.q_norm is not None:
             own |= {"q_weight": at.q_norm.weight, "k_weight": at.k_norm.weight}
-        if not repeats(qkv):
+        if not may_repeat(qkv):
             self._attend(own, positions, pages, m)
             return
-        sizes = [(t.shape, t.stride(), t.data_ptr() % VECTOR) for t in own.values()]
-        key = (self.alike, pages.lie, *sizes)
+        sizes = [(t.dtype, t.shape, t.stride(), t.data_ptr() % VECTOR) for t in own.values()]
+        key = (self.options_key, pages.layout, positions.data_ptr(), *sizes)
         bound = m.bound.get(key)
         if bound is None:
             with taped() as calls:
@@ -259,7 +262,7 @@ class Paged(AttentionImpl[PagedMetadata]):
         self._read(own["o"].unflatten(-1, (self.num_heads, -1)), q, pages.keys, pages.values, m)
 
     @cached_property
-    def alike(self) -> object:
+    def options_key(self) -> object:
         """The options of a layer's attention: equal ones make calls that differ in their tensors alone."""
         at = self.heads
         assert at is not None
@@ -271,8 +274,8 @@ class Paged(AttentionImpl[PagedMetadata]):
         """Return the keys and values of a cache, which a layer is given at every step."""
         if self.pages is None or self.pages.cache is not kv_cache:
             keys, values = kv_cache.transpose(1, 2).chunk(2, -1)
-            lie = (kv_cache.shape, kv_cache.stride(), kv_cache.dtype, kv_cache.data_ptr() % VECTOR)
-            self.pages = Pages(kv_cache, keys, values, lie)
+            layout = (kv_cache.shape, kv_cache.stride(), kv_cache.dtype, kv_cache.data_ptr() % VECTOR)
+            self.pages = Pages(kv_cache, keys, values, layout)
         return self.pages
 
     def _read(

@@ -95,8 +95,7 @@ class Rows:
 
     def support(self, count: int) -> Support:
         """Return the supports of the first draws, on the host."""
-        ends = b"".join(row[-COLUMNS * FLOAT :] for row in self.ids[:count])
-        thresholds = b"".join(row[-FLOAT:] for row in self.numbers[:count])
+        ends, thresholds = b"".join(self.ids[:count]), b"".join(self.numbers[:count])
         ids = torch.from_numpy(np.frombuffer(ends, np.int32).reshape(-1, COLUMNS).copy())
         threshold = torch.from_numpy(np.frombuffer(thresholds, np.float32).copy())
         return Support(threshold, MARK - ids[:, 1], ids[:, 0].clone())
@@ -117,8 +116,8 @@ def update(self: Any, logprobs_lists: LogprobsLists) -> None:
             kept = state[SUPPORTS_ATTRIBUTE] = Rows([], [])
         rows = zip(ids, numbers, strict=True) if len(ids) > 1 else ((ids, numbers),)
         for row, values in rows:
-            kept.ids.append(row.tobytes())
-            kept.numbers.append(values.tobytes())
+            kept.ids.append(row[-COLUMNS:].tobytes())
+            kept.numbers.append(values[-1:].tobytes())
         logprobs_lists = LogprobsLists(ids[:, :width], numbers[:, :width], ranks, counts)
     SWAP.original(UPDATE)(self, logprobs_lists)
 

@@ -153,7 +153,7 @@ class Scored:
             return (held >= held.gather(1, ids[:, None])).sum(-1)
         made = torch.empty_like(ids)
         _ranks_kernel[(len(ids),)](made, held, held.stride(0), ids, held.shape[1], BLOCK_SIZE=RANKED)
-        return made
+        return made.clamp_(max=held.shape[1])  # the kernel pads rows by -inf, and counts it with others
 
     def matrix(self, logprobs: bool) -> torch.Tensor:
         """Return the log-probs of all tokens, or what they are made of: scores by temperature, f32 [B, V]."""

@@ -34,7 +34,7 @@ class Choice:
     extents: tuple[tuple[str, int], ...]
 
     def holds(self, extents: Mapping[str, int]) -> bool:
-        """Return whether it is that of these extents too."""
+        """Return whether extents have the outcome of every guard: the choice is theirs too."""
         values: list[Any] = []
         for operation, a, b in self.steps:
             if operation == GUARD:
@@ -48,7 +48,10 @@ class Choice:
             elif operation == BITS:
                 values.append(values[a].bit_length())
             else:
-                values.append(BINARY[operation](values[a], values[b]))
+                try:
+                    values.append(BINARY[operation](values[a], values[b]))
+                except ZeroDivisionError:  # the choice divided by an extent that is 0 here
+                    return False
         return True
 
 
@@ -66,7 +69,7 @@ def traced_choice(extents: Mapping[str, int], make: Callable[[Mapping[str, int]]
         trace = _Trace()
         hash(make(extents))
         for name, n in extents.items():
-            _Traced(trace, trace.step(EXTENT, name), n).fixed()
+            _Traced(trace, trace.step(EXTENT, name), n).guarded()
     return Choice(tuple(trace.needed()), tuple(sorted(extents.items())))
 
 
@@ -111,7 +114,7 @@ def _operands(step: Step) -> tuple[int, ...]:
 def _compared(name: str, reverse: bool = False) -> Any:
     def compare(self: _Traced, other: object) -> Any:
         made = self.combined(name, other, reverse)
-        return made if made is NotImplemented else made.fixed()
+        return made if made is NotImplemented else made.guarded()
 
     return compare
 
@@ -124,7 +127,10 @@ def _computed(name: str, reverse: bool = False) -> Any:
 
 
 class _Traced:
-    """A number computed of dynamic extents. It is no int: an operation that is not recorded fails."""
+    """A number computed of dynamic extents. It is no int: an operation that is not recorded fails.
+
+    `isinstance` does not fail, and says no; nothing that chooses code may ask it of an extent.
+    """
 
     __slots__ = ("at", "trace", "value")
 
@@ -143,8 +149,8 @@ class _Traced:
         (a, x), (b, y) = reversed(pairs) if reverse else pairs
         return _Traced(self.trace, self.trace.step(name, a, b), BINARY[name](x, y))
 
-    def fixed(self) -> Any:
-        """Return its value, which is then a fact."""
+    def guarded(self) -> Any:
+        """Record the value as a guard, and return it."""
         self.trace.step(GUARD, self.at, self.value)
         return self.value
 
@@ -160,16 +166,16 @@ class _Traced:
         return bool(self != 0)
 
     def __hash__(self) -> int:
-        return hash(self.fixed())
+        return hash(self.guarded())
 
     def __str__(self) -> str:
-        return str(self.fixed())
+        return str(self.guarded())
 
     def __index__(self) -> int:
-        return operator.index(self.fixed())
+        return operator.index(self.guarded())
 
     def __float__(self) -> float:
-        return float(self.fixed())
+        return float(self.guarded())
 
     __int__ = __index__
     __repr__ = __str__

@@ -404,17 +404,17 @@ def requested(
     asked = (backend,) if isinstance(backend, str) else backend or _asked(on, tensors)
     entries = entries_of(invocation, on, sizes) if schedules is None else ()
     if schedules is None:
-        sizes = chosen_alike(invocation, model, sizes, on, asked, entries, kept)
+        sizes = representative_sizes(invocation, model, sizes, on, asked, entries, kept)
     found = dispatch.remembered(_outline, invocation, model, sizes, on, schedules, kept)
     aligned = divisible(found.program, invocation, geometry, tensors, found.call)
     return Request(invocation, model, sizes, on, schedules, asked, aligned, entries, kept)
 
 
-def chosen_alike(
+def representative_sizes(
     invocation: Invocation, model: MathModel, sizes: Sizes, on: Target, asked: tuple[str, ...],
     entries: Entries, kept: bool,
 ) -> Sizes:  # fmt: skip
-    """Return the sizes of which forms and schedules are chosen as for these: the first ones seen.
+    """Return the first sizes seen whose guards these satisfy: they have the same forms and schedules.
 
     asked, entries, kept: as in a request.
     """
