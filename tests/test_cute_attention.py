@@ -59,6 +59,8 @@ FORMS: dict[str, Inputs] = {
     "pieces before a window": packed(batch((1, 2, 1), (1400, 300, 1100), e=64, w=64)) | {"window": 90},
     "more keys than a tile has rows": packed(batch((300, 3), (700, 1100), group=2, e=64, w=64)),
     "maxima that grow": packed(batch((9, 70), (70, 530), group=4, e=96, w=96)) | {"scale": 3.0},
+    "maxima that grow, heads of 64": packed(batch((9, 70), (70, 530), group=4, e=64, w=64)) | {"scale": 3.0},
+    "maxima that grow, pages": paged(batch((9, 70), (70, 530), e=64, w=64), 64) | {"scale": 3.0},
 }
 
 
@@ -102,6 +104,7 @@ def test_one_warpgroup_of_few_rows_has_them_too(form: str) -> None:
         "heads of 128",
         "heads of 96, f16",
         "maxima that grow",
+        "maxima that grow, heads of 64",
         "more keys than a tile has rows",
         "pages of 64 keys",
         "softcap and sinks",
@@ -256,15 +259,29 @@ def test_a_mistake_in_the_text_is_seen(mistake: str, monkeypatch: pytest.MonkeyP
 GROWING = {
     "a bound that every sum is below": (r"Float32\(256.0\)", 'Float32(float("inf"))'),
     "a sum of the scale before": (r"= m_new, l_scaled", "= m_new, l_piece[r]"),
-    "partial sums under the maximum before": (r"= l_chunk_of_row_2\[i\]", "= l_chunk_of_row[i]"),
+    "partial sums under the maximum before": (
+        r"(if any_lane\(select\(stays(?:.*\n)+?.*)= l_chunk_of_row\w*\[i\]",
+        r"\1= l_chunk_parts[2 * r + i]",
+    ),
 }
 
 
-@pytest.mark.parametrize("mistake", GROWING)
-def test_a_maximum_that_grows_is_not_missed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+BOTH_ROWS = {
+    "a boundary that merges no state": (r"if s_step > first_steps:", "if s_step > first_steps + 8:"),
+    "a row that does not ask": (r"(all_below\(\[l_chunk_parts\[i\] for i in range\()4", r"\g<1>2"),
+}
+GROWN = [
+    *((mistake, f"maxima that grow{heads}") for mistake in GROWING for heads in ("", ", heads of 64")),
+    ("a boundary that merges no state", "heads of 64"),
+    ("a row that does not ask", "maxima that grow, heads of 64"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "form"), GROWN)
+def test_a_maximum_that_grows_is_not_missed(mistake: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In steps that follow the first of a piece, of scores that exceed the maximum by more than 8."""
-    edit_text(monkeypatch, cute, substituted(*GROWING[mistake]))
-    inputs = FORMS["maxima that grow"]
+    edit_text(monkeypatch, cute, substituted(*(GROWING | BOTH_ROWS)[mistake]))
+    inputs = FORMS[form]
     found, want = ran(inputs, rows=192), oracle(inputs)
     assert any(differing(found.tensors[name], want[name]) for name in ("o", "lse"))
 

@@ -304,8 +304,8 @@ STREAMED = {
     "heads of 64": ("varlen_attention", 64, (), 0, 6),
     "heads of 96, window": ("varlen_attention", 96, ("window",), 8, 4),
     "heads of 256": ("varlen_attention", 256, (), 32, 12),
-    "heads of 128 in pages": ("paged_attention", 128, (), 0, 15),
-    "heads of 64 in pages": ("paged_attention", 64, (), 0, 15),
+    "heads of 128 in pages": ("paged_attention", 128, (), 80, 6),
+    "heads of 64 in pages": ("paged_attention", 64, (), 0, 6),
 }
 """The operator, the elements of a head, what else is given, bytes of the stack, and groups of products."""
 
@@ -319,7 +319,7 @@ def test_what_is_streamed_leaves_registers(name: str, tmp_path: Path) -> None:
     extents = reference_extents(operators()[op], what) | {"E": width, "W": width, "T": 8192, "Q": 8192}
     emitted, _, _ = emit(what, extents, H200, "cute")
     ((_, code),) = codes(emitted, tmp_path)
-    copies, old = 2 if more else 3, op == "varlen_attention" and VERSION.startswith("4.7.")  # see OLD
+    copies, old = 2 if more else 3, VERSION.startswith("4.7.")  # see OLD
     alone = old and width > 128  # decision 44: each product in a group of its own
     assert code.stack <= stack + 272 * old and code.groups == (code.products if alone else groups)
     assert code.products == copies * (width // 16 + 4) and code.writes > 0

@@ -40,7 +40,7 @@ RESERVED = (
         "acquire_from across add add_here all_below any_lane as_variable bits_of by_rows byte_pair "
         "byte_places bytes_as_floats clear_end combine commit_from copy_either_vector div divided "
         "segment_ends segment_of_tile earlier epilogue_offsets exchanged exp2 fma fmax fmin folded "
-        "from_vectors halved halves high_product imax imin is_nan keep_k_order larger magnitude "
+        "from_vectors halved halves held high_product imax imin is_nan keep_k_order larger magnitude "
         "matrix_places memory merged merged_across merged_lanes mul mulhi multiply negative_zero "
         "next_work_tile number_of of_rows pair_across pair_along philox publish_work_tile put_pairs "
         "put_sum put_sums read_work_tile rounded_down segment_of segment_of_few select signed_half "

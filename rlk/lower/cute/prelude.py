@@ -419,6 +419,11 @@ def earlier(rescales, place: cute.Tensor, row: cutlass.Constexpr, count: cutlass
     return [made[c] for c in range(count)]
 
 
+def held(x):
+    # x, from a lane to itself: the compiler keeps it in a register, and does not compute it again.
+    return cute.arch.shuffle_sync_bfly(x, offset=0)
+
+
 @cute.jit
 def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Constexpr):
     # Zero 16 bytes of shared memory where the condition holds.

@@ -140,6 +140,8 @@ class ConsumerEmitter(AttentionEmitter):
         wanted = self.needed([*inside, *conditions, *self.plan.parts[0].loop.init])
         read = {let.value for let in wanted if isinstance(let.node, Load) and self.listed(let.value)}
         self.write((let for let in wanted if let.value not in of_steps | read), ROWS)
+        if self.plan.rare_together:
+            self.hold(self.top())
         self.uses("by_rows")
         self.carried = tuple(self.register(i, init) for i, init in enumerate(self.plan.parts[0].loop.init))
         if self.unset:
@@ -150,6 +152,15 @@ class ConsumerEmitter(AttentionEmitter):
                 self.whole.add(value)
                 self.written.add(value)
         return lines(self.lines)
+
+    def hold(self, lets: Iterable[Let]) -> None:
+        """Keep the factors of scores in registers: each step would load and multiply the scale again."""
+        read = {v for part in self.plan.parts for let in part.loop.body.lets for v in operands(let.node)}
+        for let in lets:
+            scalar = isinstance(let.node, Map2) and not self.by_row(let.value)
+            if let.value in read and scalar and self.tile(let.value).dtype is DType.F32:
+                self.uses("held")
+                self.line(f"{self.text[let.value]} = held({self.text[let.value]})")
 
     def accumulator(self, part: Step, index: int) -> Register:
         """Return the accumulator of a step's contraction."""
@@ -349,24 +360,26 @@ class ConsumerEmitter(AttentionEmitter):
         """Write a step; with the switch `more` it issues S of the next."""
         found = rescale_of(part.loop)
         with self.one_step(part.loop, name, *(() if found is None else (found.condition,))) as lets:
-            if found is not None:
+            maximum = self.maximum_of(part) if self.plan.maximum_last else None
+            together = self.plan.rare_together and found is not None and maximum is not None
+            if together:
+                self.replaced(part)
+            elif found is not None:
                 self.rescale(part, name)
             self.read_scores(part)
             left = [let for let in lets if let.value not in self.written and let != part.sums[0]]
-            lagging = self.with_lagging_maximum(part, left) if self.plan.maximum_last else None
-            if lagging is not None and found is not None:
+            lagging = None if maximum is None else self.with_lagging_maximum(part, left, maximum)
+            if lagging is not None and found is not None and not together:
                 self.restart(lagging, self[found.condition])
             with self.switch(MORE):
                 self.scores(K_STATE)
-            early = lagging is not None and self.plan.values_first
-            if early:  # ends the basic block: ptxas then issues all products of S before the exponentials
-                self.wait_for(self.plan.streamed[1], V_STATE)
+            if together and lagging is not None:
+                self.boundary(part, name, lagging)
             if lagging is None:
                 late = self.rows_of_step(part, left)
             else:
                 late = self.with_maximum_as_it_was(lagging)
-            if not early:
-                self.wait_for(self.plan.streamed[1], V_STATE)
+            self.wait_for(self.plan.streamed[1], V_STATE)
             if self.plan.by_tma and (guards := guards_of(self.plan.streamed[1:])):
                 with self.where_masked():
                     clear(self, guards, V_STATE)
@@ -378,29 +391,54 @@ class ConsumerEmitter(AttentionEmitter):
             self.release("", V_STATE)
 
     def rescale(self, part: Step, name: str) -> None:
-        """Write the piece boundary: carried values that some steps replace, behind their condition.
+        """Write the piece boundary: carried values that some steps replace, behind their condition."""
+        found = rescale_of(part.loop)
+        assert found is not None
+        with self.inner(f"if {' & '.join([self[found.condition], *self.not_first(name)])}:"):
+            self.rescale_lines(part)
+        self.replaced(part)
 
-        The first step skips it, unless initial values were loaded: the state is still the identity.
+    def boundary(self, part: Step, name: str, lagging: LaggingStep) -> None:
+        """Write the piece boundary, and the maximum of a piece's first step, in one branch.
+
+        It stands behind the issue of S: what it changes is read by all exponentials, so that the compiler
+        can move none of them before S.
         """
         found = rescale_of(part.loop)
         assert found is not None
-        place = self.elements(part)
-        condition = self[found.condition]
-        if all(value in self.consts for value in self.plan.parts[0].loop.init):
-            condition = f"{condition} & ({name} > first_steps)"
-        with self.inner(f"if {condition}:"):
+        with self.inner(f"if {self[found.condition]}:"):
+            not_first = self.not_first(name)
+            with self.inner(f"if {not_first[0][1:-1]}:") if not_first else nullcontext(), self.isolated():
+                self.rescale_lines(part)
             with self.inner(EACH_ROW):
-                listed = {new: place[old] for _, old, new in found.changes if self.listed(old)}
-                self.ordered(let for let in found.rare if not self.listed(let.value))
-                self.targets = listed
-                for header, values in self.branches(place):
-                    with self.inner(header) if header else nullcontext(), self.isolated():
-                        self.text |= values
-                        self.ordered(let for let in found.rare if self.listed(let.value))
-                self.targets = {}
-                self.assign([(place[old], new) for _, old, new in found.changes if new not in listed])
-            if self.unset:
-                self.line("rescales = rescales + 1")
+                self.new_maximum(lagging)
+
+    def not_first(self, name: str) -> list[str]:
+        """Return the condition of a step with a state to merge: initial values are none, unless loaded."""
+        first = all(value in self.consts for value in self.plan.parts[0].loop.init)
+        return [f"({name} > first_steps)"] if first else []
+
+    def rescale_lines(self, part: Step) -> None:
+        """Write what a piece boundary replaces."""
+        found, place = rescale_of(part.loop), self.elements(part)
+        assert found is not None
+        with self.inner(EACH_ROW):
+            listed = {new: place[old] for _, old, new in found.changes if self.listed(old)}
+            self.ordered(let for let in found.rare if not self.listed(let.value))
+            self.targets = listed
+            for header, values in self.branches(place):
+                with self.inner(header) if header else nullcontext(), self.isolated():
+                    self.text |= values
+                    self.ordered(let for let in found.rare if self.listed(let.value))
+            self.targets = {}
+            self.assign([(place[old], new) for _, old, new in found.changes if new not in listed])
+        if self.unset:
+            self.line("rescales = rescales + 1")
+
+    def replaced(self, part: Step) -> None:
+        """Take the values behind a piece boundary from the registers of carried values."""
+        found, place = rescale_of(part.loop), self.elements(part)
+        assert found is not None
         for value, old, _ in found.changes:
             self.text[value] = place[old]
             self.whole.add(value)
@@ -439,13 +477,14 @@ class ConsumerEmitter(AttentionEmitter):
             v in scores or (v in known and not self.by_row(v)) for v in operands(let.node)
         )
 
-    def with_lagging_maximum(self, part: Step, lets: list[Let]) -> LaggingStep | None:
-        """Write the masked scores of a step whose maximum mostly stays, if it has such a maximum."""
-        found = lagging_maximum(part.loop, {value: let.node for value, let in self.lets.items()})
+    def maximum_of(self, part: Step) -> LaggingMaximum | None:
+        """Return the maximum of a step, if it mostly stays."""
+        return lagging_maximum(part.loop, {value: let.node for value, let in self.lets.items()})
+
+    def with_lagging_maximum(self, part: Step, lets: list[Let], found: LaggingMaximum) -> LaggingStep:
+        """Write the masked scores of a step whose maximum mostly stays."""
         dot = part.sums[0].node
         assert isinstance(dot, Dot) and dot.onto is not None
-        if found is None:
-            return None
         of = {let.value: let for let in lets}
         scores = backward_slice([found.scores], of, self.operands)
         rest = [let for let in lets if let.value not in scores]
@@ -475,17 +514,26 @@ class ConsumerEmitter(AttentionEmitter):
                 self.text |= dict.fromkeys(stays, maximum)
                 self.whole |= stays
                 total = self.numerators_of_row(step, parts)
-            self.line(PROOF)
-            below = self.let("stays", f"all_below({total}, {self.literal(BOUND, DType.F32)})")
-            with self.inner(f"if any_lane(select({below}, Boolean(False), Boolean(True))):"), self.isolated():
+            if not self.plan.rare_together:
+                with self.where_it_may_grow(total), self.isolated():
+                    self.new_maximum(step)
+                    self.numerators_of_row(step, parts)
+        both = f"[{parts}[i] for i in range({ROWS * count})]"
+        if self.plan.rare_together:
+            with self.where_it_may_grow(both), self.isolated(), self.inner(EACH_ROW):
                 self.new_maximum(step)
                 self.numerators_of_row(step, parts)
         for value, old in ((found.maximum, found.before), *found.scaled):
             self.text[value] = self.text[old]
             self.whole.add(value)
         self.written |= {let.value for let in rest if let not in late}
-        both = f"[{parts}[i] for i in range({ROWS * count})]"
         return Late(((found.total, both),), tuple(let for let in late if let != found.total))
+
+    def where_it_may_grow(self, sums: str) -> AbstractContextManager[None]:
+        """Write what is inside for warps with a sum of numerators that does not prove the maximum stays."""
+        self.line(PROOF)
+        below = self.let("stays", f"all_below({sums}, {self.literal(BOUND, DType.F32)})")
+        return self.inner(f"if any_lane(select({below}, Boolean(False), Boolean(True))):")
 
     def reads(self, step: LaggingStep, let: Let, value: Value) -> bool:
         return value in backward_slice([let.value], step.of, self.operands)

@@ -61,7 +61,7 @@ VECTOR = 16  # bytes that a thread copies at once
 NARROW = 192  # accumulator elements of a row up to which the producer keeps more registers
 NARROWER = Registers(56, 224)
 ALONE = Registers(96, 240)  # with one consumer warpgroup
-NARROW_VALUES = 64  # columns of V up to which S of the next step is issued before the first exponential
+NARROW_VALUES = 64  # columns of V up to which three warpgroups have registers for the scores of both rows
 SCRATCH_LEAST = 256  # elements of a row from which rarely rescaled accumulators live in global memory
 WIDEST = 256  # elements of an accumulator row: the columns of a wgmma
 WIDE = 128  # elements of a row beyond which shared memory holds one block of two consumer warpgroups
@@ -199,18 +199,22 @@ class AttentionPlan:
     @property
     def maximum_last(self) -> bool:
         """Return whether a step takes a maximum only where its numerators may need one (decision 68)."""
-        return self.dynamic_schedule and self.consumers >= FEW_REGISTERS
+        return self.dynamic_schedule and (self.consumers >= FEW_REGISTERS or self.few_by_pages)
 
     @property
-    def values_first(self) -> bool:
-        """Return whether V is waited for before the softmax: narrow values leave registers (decision 74)."""
-        return self.maximum_last and all(each.length <= NARROW_VALUES for each in self.sums)
+    def rare_together(self) -> bool:
+        """Return whether a step has two rare branches for both rows: a piece boundary, and a new maximum.
+
+        That takes registers for the scores of both rows. The boundary stands behind the issue of S.
+        """
+        narrow = all(each.length <= NARROW_VALUES for each in self.sums)
+        return self.maximum_last and (narrow or self.consumers < FEW_REGISTERS)
 
     @property
     def dynamic_schedule(self) -> bool:
         """Return whether blocks are persistent with a dynamic tile scheduler: one block fills an SM."""
         wide = self.consumers > 1 and max(copies.elements for copies in self.copied) > WIDE
-        return self.ahead and self.by_tma and (wide or self.consumers >= FEW_REGISTERS)
+        return self.ahead and self.by_tma and (wide or self.consumers >= FEW_REGISTERS or self.few_by_pages)
 
     @property
     def smem_accumulators(self) -> tuple[int, ...]:
@@ -238,6 +242,12 @@ class AttentionPlan:
     def by_tma(self) -> bool:
         """Return whether TMA loads the streamed factors."""
         return all(copies.tma_tile is not None for copies in self.streamed)
+
+    @property
+    def few_by_pages(self) -> bool:
+        """Return whether TMA loads whole pages for two warpgroups, whose registers leave room."""
+        pages = any(c.tma_tile is not None and c.tma_tile.page is not None for c in self.streamed)
+        return pages and self.consumers == 2 and max(copies.elements for copies in self.copied) <= WIDE
 
     @property
     def released_early(self) -> tuple[Copies, ...]:
