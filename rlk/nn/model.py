@@ -40,6 +40,7 @@ from rlk.runtime.binding.checks import has_dims, has_dtype, is_device, is_tensor
 from rlk.runtime.call.entry import watched
 
 DTYPES = (torch.bfloat16, torch.float16)
+DECODE = "CausalLM.decode"
 
 
 def check_dtype(dtype: object) -> None:
@@ -353,9 +354,9 @@ class CausalLM(torch.nn.Module):
         routes: RouteLog | None = None,
     ) -> torch.Tensor:
         """Return the last hidden states [B, hidden] of one new token, ids [B], a sequence; as `prefill`."""
-        has_dims("CausalLM.decode", "ids", is_tensor("CausalLM.decode", "ids", ids).shape, 1, "1 dim [B]")
+        has_dims(DECODE, "ids", is_tensor(DECODE, "ids", ids).shape, 1, "1 dim [B]")
         each = torch.arange(len(ids) + 1, device=ids.device, dtype=torch.int32)
-        return self._paged("CausalLM.decode", ids, cache, block_table, context_lens, each, routes)
+        return self._paged(DECODE, ids, cache, block_table, context_lens, each, routes)
 
     def _paged(
         self,
@@ -372,6 +373,9 @@ class CausalLM(torch.nn.Module):
             if not isinstance(cache, PagedCache):
                 raise wrong_type(op, "cache", cache, "rlk.nn.PagedCache: model.cache(pages) makes one")
             has_dtype(op, "ids", ids, torch.int64, torch.int32)
+            if op == DECODE and isinstance(block_table, torch.Tensor) and len(block_table) != len(ids):
+                wanted = f"one new token for each of the {len(block_table)} sequences of block_table"
+                raise wrong_value(op, "len(ids)", len(ids), wanted)
             tokens = PagedTokens.of(cache, cu_seqlens, context_lens, block_table, len(ids), op=op)
             if on_the_host(ids):
                 check_ids(ids[tokens.slots >= 0], self.config.vocab_size, op=op)
