@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 
+from rlk.errors import LoweringError
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import (
@@ -47,7 +48,7 @@ from rlk.lower.cute.protocol import claim_registers, verify
 from rlk.lower.cute.protocols import attention_protocol, gradient_protocol, scheduler_protocol
 from rlk.passes.walk import backward_slice, walk
 from rlk.schedule.attention import rows_of
-from rlk.schedule.axes import roles, types_of
+from rlk.schedule.axes import Roles, roles, types_of
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -291,9 +292,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     found = roles(kernel, extents)
     rows = segments(kernel, found.parallel)
     if rows is None:
-        unfused = unfused_error if rows_of(kernel, found) is None else dense_rows_error
-        error = unfused(kernel)
-        raise refused(error.lacks, target, error.loc, error.instead)
+        raise _without_segments(kernel, found, target)
     parts = _parts(kernel, target)
     scores, sums = _fragments(parts[-1], kernel, extents, target)
     tile = schedule.tile(str(rows.axis))
@@ -343,6 +342,12 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     batches = None if made.ahead else (own, (*stepped, *(1,) * made.statistics_pipelined))
     _sound(stages, consumers, batches, made.dynamic_schedule, len(made.released_early))
     return made
+
+
+def _without_segments(kernel: Kernel, found: Roles, target: Target) -> LoweringError:
+    """Return the error of a kernel whose rows are no segments."""
+    error = (unfused_error if rows_of(kernel, found) is None else dense_rows_error)(kernel)
+    return refused(error.lacks, target, error.loc, error.instead)
 
 
 def _parts(kernel: Kernel, target: Target) -> tuple[Step, ...]:
