@@ -34,10 +34,6 @@ SQUARE_THREADS_ALONE = 128
 an H200, 11.4 by 256 threads, 15.5 by 512."""
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
 UNROLLED = 128  # nodes of an unrolled loop
-SUMMED_AHEAD = 64  # unrolled steps of a sum
-FEW_SUMS = 2
-"""Programs of such sums for each core, up to which the next steps' loads are in flight too: each waits alone.
-512 x 4096 partial sums take 14.4 us on an H200 so, 20.3 without."""
 MERGED_AHEAD = 32  # the most steps whose states of few rows are in flight together
 THREADS = 1024  # the most of a program
 LONGEST_LANE = 64  # elements of a row that a lane has
@@ -523,7 +519,7 @@ def _partials(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str
     near = [a for a in found.parallel if rows_axis(found) is None or not a.dynamic]
     bodies = [len(let.node.body.lets) for let in walk(kernel.body) if isinstance(let.node, Loop)]
     # a merge of softmax states is long: 64 of them in a row take minutes to compile
-    steps = max(1, min(SUMMED_AHEAD, UNROLLED // padded(max(bodies, default=1))))
+    steps = max(1, min(64, UNROLLED // padded(max(bodies, default=1))))
     held = _held(found)
     many, columns = held >= 8, 32
     programs = math.prod(extents.get(a.name, ROWS_ALONE if a.dynamic else 1) for a in found.parallel)
@@ -532,12 +528,8 @@ def _partials(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str
         # by one warp, ptxas loads the states of all unrolled steps before it merges the first
         columns, steps = max(1, target.warp // held), max(steps, _ahead(kernel, extents))
     tiles = [(str(a), min(columns, padded(_extent(a, extents, columns)))) for a in near[-1:]]
-    waits = not many and steps == SUMMED_AHEAD and programs <= FEW_SUMS * columns * target.cores
     return Schedule(
-        tiles=tuple(t for t in tiles if t[1] > 1),
-        warps=8 if many and not alone else 1,
-        stages=3 if waits and target.vendor == "nvidia" else 1,
-        unroll=steps,
+        tiles=tuple(t for t in tiles if t[1] > 1), warps=8 if many and not alone else 1, unroll=steps
     )
 
 

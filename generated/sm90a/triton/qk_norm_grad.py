@@ -2,7 +2,7 @@
 
 numerics: 07fb4bd4ba8fc3c3
 schedule: tiles 1, 1 warps, 3 stages, unroll 1
-schedule: tiles E=32, 1 warps, 3 stages, unroll 64
+schedule: tiles E=32, 1 warps, 1 stages, unroll 64
 schedule: tiles E=32, 1 warps, 1 stages, unroll 32
 inputs:
   x: bf16 [T, H=32, E=128]
@@ -125,7 +125,7 @@ def qk_norm_grad_2(
     e = (program % 4) * 32 + tl.arange(0, 32)
     h = program_2
     dw = tl.full((32,), negative_zero(), tl.float32)  # heads.py:139
-    for t_piece_step in tl.range(0, ((T + 63) // 64), num_stages=3, loop_unroll_factor=64):
+    for t_piece_step in tl.range(0, ((T + 63) // 64), loop_unroll_factor=64):
         sum_of_piece1 = tl.load(
             sum_of_piece1_ptr + t_piece_step.to(tl.int64) * sum_of_piece1_t_piece_stride
             + h.to(tl.int64) * sum_of_piece1_h_stride + e
