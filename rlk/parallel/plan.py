@@ -147,7 +147,7 @@ def check_shares(config: ModelConfig, ranks: Ranks, styles: Styles | None = None
         wanted = f"a multiple of {size}, the number of ranks: load the model with leaves=8"
         if size > PIECES or size & (size - 1):
             wanted = f"a multiple of the number of ranks, which must be 1, 2, 4 or 8 and is {size}"
-        problems.append(_refused("leaves", config.leaves, wanted))
+        problems.append(LaunchError(Code.ARG_VALUE, op=OP, name="leaves", value=config.leaves, wanted=wanted))
     for name in ("num_attention_heads", "num_key_value_heads") if heads else ():
         if (found := getattr(config, name)) % size:
             problems.append(_refused(name, found, f"a multiple of {size}, the number of ranks"))

@@ -85,13 +85,18 @@ def _placed(
 def carried_columns(kernel: Kernel, found: Roles) -> Axis | None:
     """Return the parallel axis of a vector or matrix that a recurrence carries, whose other axes are whole.
 
-    Sums over rows by pieces carry matrices too: those stay as they are.
+    Sums over rows by pieces carry matrices too: those stay as they are, and so do columns whose steps differ
+    in number, as those of pieces.
     """
+    types = types_of(kernel)
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     recurrences = [loop for loop in loops if loop.axis.piece is None and loop.axis.split is None]
     states = [type.axes for loop in recurrences for type in loop.types]
     last = found.parallel[-1] if found.parallel else None
     if last is None or last.dynamic or last.over is not None:
+        return None
+    bounds = [types[v] for loop in loops for v in (loop.start, loop.stop)]
+    if any(isinstance(type, TileType) and last in type.axes for type in bounds):
         return None
     inside = [axis for axis, _ in found.inside]
     carried = any(last in axes and (not inside or any(axis in axes for axis in inside)) for axes in states)

@@ -25,7 +25,6 @@ from rlk.ops.results import Support
 SUPPORTS = hook("supports", "LogprobsProcessor._update_sample_logprobs")
 SUPPORTS_ATTRIBUTE = "rlk_supports"
 """The attribute of vLLM's objects that has a request's supports: threshold, ties and last of each draw."""
-FLOAT = 4  # bytes of an f32 and an i32
 COLUMNS, MARK = 2, -2
 """How many columns a support has behind log-probs, and the largest id that says so, in the last of them."""
 

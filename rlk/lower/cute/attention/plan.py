@@ -305,7 +305,6 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         _copyable(kernel, each, signature, target)
     statistics = _row_statistics(parts[-1], kernel, rows.axis, scores, target)
     others = tuple(a for a in found.parallel if a not in (rows.axis, rows.over, *(s.axis for s in sums)))
-    indices = tuple(TiledAxis(a, 1, fixed_extent(a, extents)) for a in others)
     dtype = next(d.type.dtype for d in kernel.params if d.name == resident[0].param)
     registers = _registers(parts[-1], sums, consumers, target)
     rare = _rare_accumulators(parts[-1], sums, target)
@@ -323,7 +322,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         kind="back_to_back_gemm",
         segments=rows,
         rows=TiledAxis(rows.axis, tile, None),
-        others=indices,
+        others=tuple(TiledAxis(a, 1, fixed_extent(a, extents)) for a in others),
         scores=scores,
         sums=sums,
         rare_accumulators=rare,
