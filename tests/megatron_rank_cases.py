@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from copy import deepcopy
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -105,7 +106,7 @@ def normed(config: TransformerConfig) -> Found:
 
 
 def vars_of(config: Any) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in config.__slots__}
+    return {f.name: getattr(config, f.name) for f in fields(config) if f.compare}
 
 
 def shared(world: int) -> Found:

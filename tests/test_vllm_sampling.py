@@ -23,7 +23,7 @@ from vllm_cases import saved
 
 from rlk import ops
 from rlk.errors import UnsupportedError
-from rlk.integrations.vllm.requests import packed_support, support_of
+from rlk.integrations.vllm.requests import SUPPORTS_ATTRIBUTE, packed_support, support_of
 from rlk.nn import CausalLM
 from rlk.ops import Penalties, penalize
 from rlk.ops.results import Support
@@ -220,6 +220,8 @@ def test_the_likeliest_tokens_have_the_log_probs_of_logp(
         want = z[0][ids] * torch.tensor(0.7).reciprocal()
     else:
         support = Support(*(x.expand(len(ids)) for x in support_of(output.outputs[0])))
+        kept = getattr(output.outputs[0], SUPPORTS_ATTRIBUTE)  # no more of a token, whatever it asked for
+        assert [len(x) for x in (*kept.ids, *kept.numbers)] == [8, 4]
         given: dict[str, Any] = {} if raw else {"temperature": 0.7, "support": support}
         want = ops.logp(z.expand(len(ids), -1), ids, **given).logp  # type: ignore[assignment]
     assert torch.equal(bits(want), bits(torch.tensor([x.logprob for x in at.values()])))

@@ -115,8 +115,8 @@ def update(self: Any, logprobs_lists: LogprobsLists) -> None:
             kept = state[SUPPORTS_ATTRIBUTE] = Rows([], [])
         rows = zip(ids, numbers, strict=True) if len(ids) > 1 else ((ids, numbers),)
         for row, values in rows:
-            kept.ids.append(row[-COLUMNS:].tobytes())
-            kept.numbers.append(values[-1:].tobytes())
+            kept.ids.append(row[..., -COLUMNS:].tobytes())
+            kept.numbers.append(values[..., -1:].tobytes())
         logprobs_lists = LogprobsLists(ids[:, :width], numbers[:, :width], ranks, counts)
     SWAP.original(UPDATE)(self, logprobs_lists)
 
