@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 from rlk import ops
 from rlk.nn.ranks import Ranks
 from rlk.ops.products import check_pieces, input_gradient, partial_input_gradient, weight_gradient
-from rlk.runtime.call.entry import _PLAIN, call
+from rlk.runtime.binding.arguments import PLAIN
+from rlk.runtime.call.entry import call
 from rlk.specs.matmul import column_sums
 
 Bias: TypeAlias = torch.Tensor | None
@@ -104,7 +105,7 @@ def adjacent(tensors: Sequence[torch.Tensor]) -> bool:
 
     Only plain tensors are: fake ones and those of torch.func have no address.
     """
-    if any(type(t) not in _PLAIN for t in tensors):
+    if any(type(t) not in PLAIN for t in tensors):
         return False
     first, end = tensors[0], tensors[0].data_ptr()
     for t in tensors:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from rlk.ops.active_rows import active, compacted
 from rlk.ops.head_bias import bias_gradient
 from rlk.ops.support import words_from
+from rlk.runtime.binding.arguments import PLAIN
 from rlk.runtime.binding.checks import has_dtype, is_tensor, wrong_type, wrong_value
 from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.binding.selection import check_differentiable, invoke, model
@@ -19,7 +20,7 @@ from rlk.runtime.call import library
 from rlk.runtime.call.autograd import differentiated, once
 from rlk.runtime.call.collective import ordered_gather, process_group, sum_over_ranks
 from rlk.runtime.call.dispatch import dispatch
-from rlk.runtime.call.entry import _PLAIN, _modes, call, observing
+from rlk.runtime.call.entry import _modes, call, observing
 from rlk.specs.linear_logp import linear_logp, linear_logp_backward, linear_logp_join
 
 OP = "linear_logp"
@@ -112,7 +113,7 @@ def check_plain(op: str, tensors: Tensors) -> None:
     """Raise LaunchError for a tensor of a subclass."""
     # no subclasses but tensors without numbers: a DTensor has its numbers elsewhere
     for name, tensor in tensors.items():
-        if type(tensor) not in _PLAIN and type(tensor).__name__ != "FakeTensor":
+        if type(tensor) not in PLAIN and type(tensor).__name__ != "FakeTensor":
             raise wrong_type(op, name, tensor, "dense torch.Tensor")
 
 

@@ -11,12 +11,12 @@ from rlk import ops
 from rlk.integrations.vllm.hooks import hook
 from rlk.nn.products import column_linear, row_linear
 from rlk.ops.gated import gated as gated_activation
+from rlk.runtime.binding.arguments import PLAIN
 
 NAMESPACE = "rlk_vllm"
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 Function = Callable[..., Any]
-PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def plain(weight: Any) -> Any:

@@ -30,6 +30,8 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 RLK_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
 MOST_EXTENT = 2**31 - 1  # kernels count in 32 bits
 VECTOR = 16  # bytes of the widest load, and the divisor that compilers are told of
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+"""The classes of tensors that are called directly; others go through torch's dispatcher, or are refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,9 @@ import torch.distributed as dist
 from rlk.env import launched_ranks
 from rlk.errors import Code, LaunchError
 from rlk.ir.dims import is_power_of_two
-from rlk.runtime.binding.arguments import VECTOR
+from rlk.runtime.binding.arguments import PLAIN, VECTOR
 from rlk.runtime.call.alike import check_none_waits, compare, default_seconds
 from rlk.runtime.call.symmetric import known, transport
-
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-
 
 Group: TypeAlias = "dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGroup] | None"
 """The ranks of a sum: a group, or (between nodes, inside a node), ranks of a node one behind the other."""
@@ -192,7 +189,7 @@ def of_same_terms(
     nothing: others wait for it, while its sum fails by the backend's timeout, and then it says so too.
     """
     members = dist.group.WORLD if group is None else group
-    if type(x) not in _PLAIN:
+    if type(x) not in PLAIN:
         return run()  # refused there
     assert isinstance(x, torch.Tensor)
     terms = (op, x.shape, x.dtype, out_dtype, x.is_cuda)
@@ -451,7 +448,7 @@ def _all_gather(out: torch.Tensor, x: torch.Tensor, group: dist.ProcessGroup) ->
 
 def _check_tensor(op: str, x: object) -> None:
     # no subclasses: the ranks of a DTensor hold parts of it, not terms of a sum
-    if not isinstance(x, torch.Tensor) or type(x) not in _PLAIN or x.layout is not torch.strided:
+    if not isinstance(x, torch.Tensor) or type(x) not in PLAIN or x.layout is not torch.strided:
         kind = type(x).__name__
         got = f"{kind} of {x.layout}" if isinstance(x, torch.Tensor) else kind
         raise LaunchError(Code.ARG_TYPE, op=op, name="x", wanted="dense torch.Tensor", got=got)

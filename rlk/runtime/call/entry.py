@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op, refuse_unregistered
-from rlk.runtime.binding.arguments import VECTOR
+from rlk.runtime.binding.arguments import PLAIN, VECTOR
 from rlk.runtime.binding.invocation import Invocation, Run, Scalars, Tensors
 from rlk.runtime.binding.selection import (
     Statics,
@@ -57,7 +57,7 @@ def call(
         given = tensors | into if into else tensors
         values = given.values()
         for t in values:
-            if type(t) not in _PLAIN:
+            if type(t) not in PLAIN:
                 return _written(_unknown(op, tensors, scalars, statics, math), into)
         if forward_ad._current_level >= 0:  # inside of a dual_level
             refuse_tangents(op, tensors)
@@ -126,7 +126,6 @@ def observing() -> bool:
     return bool(_observers)
 
 
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _TRANSFORMED = (torch._C._functorch.is_gradtrackingtensor, torch._C._functorch.is_batchedtensor)
 _modes = torch._C._len_torch_dispatch_stack  # whether something watches, as selective checkpoints do
 _known: dict[object, tuple[Invocation, Run, dict[tuple[bool, ...], Recorded]]] = {}
@@ -135,7 +134,7 @@ dispatch.forgets(_known.clear)
 
 def watched(*tensors: torch.Tensor) -> bool:
     """Return whether torch.compile, a dispatch mode or a subclass of Tensor sees calls with some tensors."""
-    return torch.compiler.is_compiling() or bool(_modes()) or any(type(t) not in _PLAIN for t in tensors)
+    return torch.compiler.is_compiling() or bool(_modes()) or any(type(t) not in PLAIN for t in tensors)
 
 
 def _unknown(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Tensors:
