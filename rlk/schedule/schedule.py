@@ -49,8 +49,7 @@ class Schedule:
     the most of a thread in a kernel of Triton for NVIDIA, so that more programs fit into an SM; 0: as many as
     the compiler takes. levels: a Triton kernel for NVIDIA issues the loads of a step before it waits for one,
     then those at indices that they loaded, with a barrier between. late: a Triton kernel loads a tile that
-    its first sum does not need where it is first used, which takes fewer registers. neighbours: neighbouring
-    threads of a Triton kernel have neighbouring elements, so that loads at loaded indices are close.
+    its first sum does not need where it is first used, which takes fewer registers.
     """
 
     tiles: tuple[tuple[str, int], ...] = ()
@@ -69,7 +68,6 @@ class Schedule:
     registers: int = 0
     levels: bool = False
     late: bool = False
-    neighbours: bool = False
 
     def __post_init__(self) -> None:
         for axis, tile in self.tiles:
@@ -123,7 +121,6 @@ class Schedule:
         turns += f", at most {self.registers} registers" if self.registers else ""
         turns += ", loads in levels" if self.levels else ""
         turns += ", late loads" if self.late else ""
-        turns += ", neighbouring threads" if self.neighbours else ""
         turns += ", shared K/V descriptor" if self.shared_kv_descriptor else ""
         return (
             f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages, unroll {self.unroll}"

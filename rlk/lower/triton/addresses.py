@@ -286,8 +286,6 @@ class Addresses(Arguments):
             if dim.axis == axis:
                 at = "".join(", :" if j == i else ", None" for j in range(len(dims)))[2:]
                 range_ = f"tl.arange(0, {dim.length})" + (f"[{at}]" if len(dims) > 1 else "")
-                if self.plan.schedule.neighbours and len(dims) == 1:
-                    range_ = f"tl.max_contiguous({range_}, 1)"
                 terms.append(range_ if dim.low == 0 else f"{range_} * {1 << dim.low}")
         return " + ".join(terms)
 
