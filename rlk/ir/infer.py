@@ -19,6 +19,7 @@ from rlk.ir.nodes import (
     Const,
     Decl,
     Dot,
+    Elementwise,
     Extent,
     Fma,
     Fn1,
@@ -179,7 +180,7 @@ class _Known:
         return TileType(tile.dtype, without(tile.axes, over))
 
 
-def _elementwise(node: Map1 | Map2 | Math | Fma | Select | Cast | Bits, known: _Known) -> TileType:
+def _elementwise(node: Elementwise, known: _Known) -> TileType:
     tile = known.tile
     match node:
         case Map1(fn=fn, x=x):

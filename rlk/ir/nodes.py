@@ -416,6 +416,8 @@ class Stream:
     after: Value | None = None
 
 
+Elementwise = Map1 | Map2 | Math | Fma | Select | Cast | Bits
+"""Nodes that compute each element of their result from those of their operands at its place."""
 Node = (
     Param
     | Const

@@ -8,34 +8,28 @@ from dataclasses import dataclass, replace
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import (
-    Bits,
     Block,
     Cast,
     Const,
     Decl,
     Dot,
+    Elementwise,
     Extent,
-    Fma,
     Fn2,
     Kernel,
     Let,
     Load,
     Loop,
-    Map1,
     Map2,
-    Math,
     Pos,
-    Select,
     Value,
     operands,
     with_operands,
 )
-from rlk.ir.types import DType, TileType
+from rlk.ir.types import DType, TileType, tile_axes
 from rlk.passes.rewrite import Replay
 from rlk.passes.simplify import simplify
 from rlk.passes.walk import backward_slice
-
-ELEMENTWISE = Map1 | Map2 | Math | Fma | Select | Cast | Bits
 
 
 def by_index(kernel: Kernel, extents: Mapping[str, int]) -> Kernel:
@@ -91,19 +85,20 @@ def _gathered(let: Let, lets: Mapping[Value, Let], decls: Mapping[str, Decl]) ->
     if not isinstance(dot, Dot) or not isinstance(let.type, TileType) or not dot.each or dot.onto is not None:
         return None
     for rows, matrix in ((dot.a, dot.b), (dot.b, dot.a)):
-        made = [lets[v].node for v in sorted(backward_slice([matrix], lets)) if dot.over in _axes(lets[v])]
+        needed = sorted(backward_slice([matrix], lets))
+        made = [lets[v].node for v in needed if dot.over in tile_axes(lets[v].type)]
         loads = [node for node in made if isinstance(node, Load)]
         named = {
             v: decls[load.param].type.axes[dim]
             for load in loads
             for dim, v in enumerate(load.index)
-            if not isinstance(lets[v].node, Pos) and not set(dot.each).isdisjoint(_axes(lets[v]))
+            if not isinstance(lets[v].node, Pos) and not set(dot.each).isdisjoint(tile_axes(lets[v].type))
         }
-        if len(named) != 1 or not {*dot.each, dot.over}.issuperset(_axes(lets[rows])):
+        if len(named) != 1 or not {*dot.each, dot.over}.issuperset(tile_axes(lets[rows].type)):
             continue
         ((index, count),) = named.items()
-        mine = _axes(lets[index])
-        columns = set(_axes(lets[matrix])) - {*mine, *dot.each, dot.over}
+        mine = tile_axes(lets[index].type)
+        columns = set(tile_axes(lets[matrix].type)) - {*mine, *dot.each, dot.over}
         guards: set[Value | None] = set()
         if columns and _shared(matrix, index, mine, lets, guards) and len(guards) == 1:
             return _Gathered(dot, let.type, matrix, index, guards.pop(), count)
@@ -117,22 +112,18 @@ def _shared(
 
     guards: gets those of its loads.
     """
-    if set(rows).isdisjoint(_axes(lets[value])):
+    if set(rows).isdisjoint(tile_axes(lets[value].type)):
         return True
     match lets[value].node:
         case Load(index=at, guard=guard, fill=None) if index in at:
             guards.add(guard)
             others = [v for v in at if v != index]
-            of_rows = guard is None or set(_axes(lets[guard])) <= set(rows)
-            return of_rows and all(set(rows).isdisjoint(_axes(lets[v])) for v in others)
-        case node if isinstance(node, ELEMENTWISE):
+            of_rows = guard is None or set(tile_axes(lets[guard].type)) <= set(rows)
+            return of_rows and all(set(rows).isdisjoint(tile_axes(lets[v].type)) for v in others)
+        case node if isinstance(node, Elementwise):
             return all(_shared(v, index, rows, lets, guards) for v in operands(node))
         case _:
             return False
-
-
-def _axes(let: Let) -> tuple[Axis, ...]:
-    return let.type.axes if isinstance(let.type, TileType) else ()
 
 
 @dataclass(slots=True)
@@ -195,7 +186,7 @@ class _Loops:
 
     def product(self, replay: Replay, one: _Gathered, step: Value, exists: Value | None) -> Value:
         """Append the contraction of all rows with the matrix of a step."""
-        b, rows = replay.builder, _axes(self.lets[one.index])
+        b, rows = replay.builder, tile_axes(self.lets[one.index].type)
         matrix = self.of_step(replay, one, one.matrix, step, exists)
         factors = {v: matrix if v == one.matrix else replay[v] for v in (one.dot.a, one.dot.b)}
         each = tuple(axis for axis in one.dot.each or () if axis not in rows)
@@ -206,10 +197,10 @@ class _Loops:
         self, replay: Replay, one: _Gathered, value: Value, step: Value, exists: Value | None
     ) -> Value:
         """Append what a value is for the rows that name a step."""
-        let, rows = self.lets[value], _axes(self.lets[one.index])
+        let, rows = self.lets[value], tile_axes(self.lets[one.index].type)
         if value == one.index:
             return step
-        if set(rows).isdisjoint(_axes(let)):
+        if set(rows).isdisjoint(tile_axes(let.type)):
             return replay[value]
         node = replace(let.node, guard=None) if isinstance(let.node, Load) else let.node
         node = with_operands(node, lambda v: self.of_step(replay, one, v, step, exists))

@@ -9,26 +9,20 @@ from typing import NamedTuple
 from rlk.ir.build import Builder
 from rlk.ir.dims import Part
 from rlk.ir.nodes import (
-    Bits,
     Block,
-    Cast,
     Const,
     Decl,
     Dot,
+    Elementwise,
     Extent,
-    Fma,
     Kernel,
     Launch,
     Let,
     Load,
-    Map1,
-    Map2,
-    Math,
     Param,
     Pos,
     Program,
     Role,
-    Select,
     Store,
     Value,
 )
@@ -37,7 +31,7 @@ from rlk.passes.prologue import prologue
 from rlk.passes.simplify import simplify
 from rlk.passes.walk import backward_slice
 
-ELEMENTWISE = Load | Map1 | Map2 | Math | Fma | Select | Cast | Bits | Pos | Param | Const | Extent
+OF_ELEMENTS = Elementwise | Load | Pos | Param | Const | Extent
 Pays = Callable[[Kernel, Let, Value], bool]
 """Whether to write a factor first: a kernel, its contraction, and the factor."""
 
@@ -82,7 +76,7 @@ def _can_be_written(factor: Value, lets: Mapping[Value, Let]) -> bool:
     assert isinstance(type, TileType)
     whole = all(axis.part is Part.ALL and axis.over is None for axis in type.axes)
     made = (lets[value].node for value in backward_slice([factor], lets))
-    return whole and all(isinstance(node, ELEMENTWISE) for node in made)
+    return whole and all(isinstance(node, OF_ELEMENTS) for node in made)
 
 
 def _written(kernel: Kernel, pays: Pays) -> tuple[Value, ...]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlk.ir.dims import Axis, Part
-from rlk.ir.nodes import Bits, Cast, Dot, Fma, Let, Load, Map1, Map2, Math, Pos, Select, Value, operands
+from rlk.ir.nodes import (
+    Dot,
+    Elementwise,
+    Let,
+    Load,
+    Pos,
+    Value,
+    operands,
+)
 from rlk.ir.types import TileType
 from rlk.passes.walk import backward_slice
 
@@ -31,7 +39,7 @@ def elementwise(value: Value, over: Axis, lets: Mapping[Value, Let]) -> tuple[Le
     along = {v: let for v, let in lets.items() if isinstance(let.type, TileType) and over in let.type.axes}
     found = backward_slice([value], along)
     made = tuple(let for v, let in along.items() if v in found)
-    of_elements = Load | Map1 | Map2 | Math | Fma | Select | Cast | Bits | Pos
+    of_elements = Elementwise | Load | Pos
     # nothing that a loop carries; its step may be an index
     known = all(v in lets or _indexes(v, let) for let in made for v in operands(let.node))
     loads = any(isinstance(let.node, Load) for let in made)

@@ -31,7 +31,7 @@ from rlk.ir.nodes import (
     Value,
 )
 from rlk.ir.tree import ASCENDING, Rule
-from rlk.ir.types import DType, TileType
+from rlk.ir.types import DType, TileType, tile_axes
 from rlk.passes.rewrite import Replay, rewrite
 from rlk.passes.walk import walk
 
@@ -45,17 +45,13 @@ def pieces(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
     whose pieces are contracted in parallel, with results materialized before they merge (unless a factor is
     materialized by pieces); a named axis that nothing combines gets pieces too.
     """
-    kept = {a.name for let in walk(kernel.body) if isinstance(let.node, Keep) for a in _axes(let)}
+    kept = {a.name for let in walk(kernel.body) if isinstance(let.node, Keep) for a in tile_axes(let.type)}
     return rewrite(kernel, _Pieces(cut_axes(kernel) | _rows(kernel, apart), apart - kept))
-
-
-def _axes(let: Let) -> tuple[Axis, ...]:
-    return let.type.axes if isinstance(let.type, TileType) else ()
 
 
 def _rows(kernel: Kernel, apart: frozenset[str]) -> frozenset[Axis]:
     """Return the named axes with a size of pieces that are not streamed."""
-    found = {a for let in walk(kernel.body) for a in _axes(let) if a.name in apart and a.piece}
+    found = {a for let in walk(kernel.body) for a in tile_axes(let.type) if a.name in apart and a.piece}
     return frozenset(found - {let.node.axis for let in walk(kernel.body) if isinstance(let.node, Stream)})
 
 
@@ -67,7 +63,7 @@ def cut_axes(kernel: Kernel) -> frozenset[Axis]:
             case Dot(over=over):
                 found.add(over)
             case Keep():
-                found |= set(_axes(let))
+                found |= set(tile_axes(let.type))
             case _:
                 pass
     return frozenset(a for a in found if a.part is Part.ALL and (a.split or a.piece))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Block, Keep, Kernel, Let, Load, Store, Stream, Value, operands
-from rlk.ir.types import TileType
+from rlk.ir.types import tile_axes
 from rlk.passes.rewrite import Replay
 from rlk.passes.walk import backward_slice, walk
 
@@ -35,8 +35,9 @@ def _found(stream: Value, axis: Axis, lets: Mapping[Value, Let]) -> frozenset[Va
             derived.add(value)
     stores = [let for let in lets.values() if _stores_along(let, axis, lets)]
     wanted = backward_slice((v for let in stores for v in operands(let.node)), lets)
-    readers = [*stores, *(lets[v] for v in wanted if axis in _axes(lets[v]))]
-    found = {v for let in readers for v in _reads(let) if v in derived and axis not in _axes(lets[v])}
+    readers = [*stores, *(lets[v] for v in wanted if axis in tile_axes(lets[v].type))]
+    read = {v for let in readers for v in _reads(let) if v in derived}
+    found = {v for v in read if axis not in tile_axes(lets[v].type)}
     return frozenset(v for v in found if not isinstance(lets[v].node, Keep))
 
 
@@ -47,7 +48,7 @@ def _with_keeps(kernel: Kernel, axis: Axis, found: frozenset[Value]) -> Kernel:
     written: set[str] = set()  # by late stores
     for let in kernel.body.lets:
         inner = [x.node for x in walk(Block((), (let,)))]
-        along = axis in _axes(let) and not found.isdisjoint(_reads(let))
+        along = axis in tile_axes(let.type) and not found.isdisjoint(_reads(let))
         again = not late.isdisjoint(_reads(let)) or any(
             isinstance(n, Load) and n.param in written for n in inner
         )
@@ -68,7 +69,7 @@ def _with_keeps(kernel: Kernel, axis: Axis, found: frozenset[Value]) -> Kernel:
 
 def _stores_along(let: Let, axis: Axis, lets: Mapping[Value, Let]) -> bool:
     """Return whether a let stores along a whole axis."""
-    return isinstance(let.node, Store) and any(axis in _axes(lets[i]) for i in let.node.index)
+    return isinstance(let.node, Store) and any(axis in tile_axes(lets[i].type) for i in let.node.index)
 
 
 def _reads(let: Let) -> set[Value]:
@@ -78,7 +79,3 @@ def _reads(let: Let) -> set[Value]:
         read |= {v for inner in let.node.body.lets for v in _reads(inner)}
         read |= {v for fold in let.node.folds for v in fold.inputs} | {*let.node.body.results}
     return read
-
-
-def _axes(let: Let) -> tuple[Axis, ...]:
-    return let.type.axes if isinstance(let.type, TileType) else ()

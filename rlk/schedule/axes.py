@@ -10,7 +10,7 @@ from rlk.errors import LoweringError
 from rlk.ir.dims import Axis, Part, extent_of, union
 from rlk.ir.nodes import Block, Dot, Kernel, Let, Load, Loop, Merge, Reduce, Role, Store, Value
 from rlk.ir.tree import padded
-from rlk.ir.types import TileType, Type
+from rlk.ir.types import TileType, Type, tile_axes
 from rlk.passes.pack_gqa import computed_factor
 from rlk.passes.places import place_of
 from rlk.passes.walk import walk
@@ -144,7 +144,7 @@ def _folds_columns(body: Block, types: Mapping[Value, Type]) -> bool:
     for let in walk(body):
         if isinstance(let.node, Load) and len(let.node.index) > 1:
             tiles = [types[i] for i in let.node.index]
-            axes = [t.axes if isinstance(t, TileType) else () for t in tiles]
+            axes = [tile_axes(t) for t in tiles]
             outer = {a.part for group in axes[:-1] for a in group}
             last = {a.part for a in axes[-1]}
             if Part.LANE in outer and last == {Part.ALL}:

@@ -10,7 +10,7 @@ from rlk.ir.dims import Axis, Part, extent_of
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Combine, Dot, Kernel, Load, Loop, Math, Merge, Program, Reduce, Role, Store
 from rlk.ir.tree import padded
-from rlk.ir.types import DType, TileType, Type
+from rlk.ir.types import DType, TileType, Type, tile_axes
 from rlk.passes.rotation import windows
 from rlk.passes.rows_beside import name_of
 from rlk.passes.walk import backward_slice, walk
@@ -182,7 +182,7 @@ def factor_tiles(kernel: Kernel, found: Roles) -> tuple[Axis, Axis] | None:
         if isinstance(let.node, Dot):
             types = types_of(kernel)
             sides = [types[v] for v in (let.node.a, let.node.b)]
-            held = [t.axes if isinstance(t, TileType) else () for t in sides]
+            held = [tile_axes(t) for t in sides]
             shared = (*(a for a in tiled if a.part is Part.PIECE), *(let.node.each or ()))
             axes = [[a for a in tiled if a in group and a not in shared] for group in held]
             if all(axes):
@@ -425,7 +425,7 @@ def _gathers(kernel: Kernel) -> bool:
     for loop in loops:
         own = {let.value: let for let in walk(loop.body)}
         loads = {v: let.node for v, let in own.items() if isinstance(let.node, Load)}
-        chunks = [v for v in loads if any(a.part is Part.LANE for a in _axes(types[v]))]
+        chunks = [v for v in loads if any(a.part is Part.LANE for a in tile_axes(types[v]))]
         at_loaded = [v for v in chunks if backward_slice(loads[v].index, own) & loads.keys()]
         if len(at_loaded) > 1:
             return True
@@ -437,10 +437,6 @@ def _sums_of_sums(kernel: Kernel) -> bool:
     lets = {let.value: let for let in kernel.body.lets}
     sums = {v for v, let in lets.items() if isinstance(let.node, Reduce) and let.node.order is not None}
     return any(len(backward_slice((v,), lets) & sums) > 1 for v in sums) and not _loops(kernel)
-
-
-def _axes(type: Type) -> tuple[Axis, ...]:
-    return type.axes if isinstance(type, TileType) else ()
 
 
 def _columns_of_state(

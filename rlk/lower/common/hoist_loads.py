@@ -21,7 +21,7 @@ from rlk.ir.nodes import (
     Value,
     operands,
 )
-from rlk.ir.types import TileType
+from rlk.ir.types import TileType, tile_axes
 from rlk.passes.walk import backward_slice, walk
 
 FEWEST_AT_LOADED = 2  # loads at loaded indices of a step, from which on its loads are issued in levels
@@ -72,7 +72,7 @@ def load_levels(lets: tuple[Let, ...], inputs: frozenset[str]) -> list[tuple[Let
     producers = {let.value: let for let in lets}
     depths: dict[Value, int] = {}
     for let in lets:
-        axes = let.type.axes if isinstance(let.type, TileType) else ()
+        axes = tile_axes(let.type)
         chunk = [axis.part for axis in axes if axis.part is not Part.PIECE] == [Part.LANE]
         loads = let.value in early and isinstance(let.node, Load) and chunk
         depths[let.value] = max((depths.get(v, 0) for v in operands(let.node)), default=0) + loads

@@ -18,6 +18,7 @@ from rlk.ir.nodes import (
     Const,
     Decl,
     Dot,
+    Elementwise,
     Extent,
     Fma,
     Fn1,
@@ -151,7 +152,6 @@ _SWAPPED = {fn: _BETWEEN[fn] for fn in (Fn2.ADD, Fn2.MUL, Fn2.MAX, Fn2.MIN, Fn2.
 """The words of a function whose constant comes first."""
 _OF_ONE = {Fn1.NEG: "neg", Fn1.ABS: "abs", Fn1.NOT: "not", Fn1.ISNAN: "is_nan", Fn1.SQRT: "sqrt"}
 _CONSTANTS = {math.log2(math.e): "log2e", math.log(2): "ln2", math.inf: "inf", -math.inf: "neg_inf"}
-_Elementwise = Map1 | Map2 | Math | Fma | Select | Cast | Bits
 
 
 def stem(let: Let) -> str:
@@ -225,7 +225,7 @@ class _Roles:
                 self.labels[step] = f"{axis_name(loop.axis)}_step"
                 self.labels |= {a: n for i, a in enumerate(carried) if (n := self.yields.get((let.value, i)))}
                 let = replace(let, node=replace(loop, body=self.block(loop.body)))
-            elif isinstance(let.node, _Elementwise) and not let.name:
+            elif isinstance(let.node, Elementwise) and not let.name:
                 let = replace(let, name=self.name(let))
                 self.labels[let.value] = let.name
             elif label := let.name or self.known(let):

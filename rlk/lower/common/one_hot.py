@@ -24,7 +24,7 @@ from rlk.ir.nodes import (
     const_bits,
     operands,
 )
-from rlk.ir.types import DType, TileType, Type
+from rlk.ir.types import DType, Type, tile_axes
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 
@@ -71,7 +71,7 @@ def _compared(
         for condition in _all_of(chosen.cond, nodes):
             for index, wanted in ((condition.a, condition.b), (condition.b, condition.a)):
                 first = _begin(index, lane, nodes)
-                if first is not None and lane not in _axes(first, types) | _axes(wanted, types):
+                if first is not None and lane not in (*tile_axes(types[first]), *tile_axes(types[wanted])):
                     yield first, wanted
         x = chosen.a
 
@@ -106,13 +106,8 @@ def _only_for(let: Let, lane: Axis, kernel: Kernel, types: Mapping[Value, Type])
     users |= {value: {*users.get(value, ()), -1} for value in kernel.body.results}
     inside, known = [], {let.value}
     for each in reversed(kernel.body.lets):
-        light = isinstance(each.node, Map1 | Map2 | Select | Cast) and lane in _axes(each.value, types)
+        light = isinstance(each.node, Map1 | Map2 | Select | Cast) and lane in tile_axes(types[each.value])
         if light and users.get(each.value, set()) <= known:
             inside.append(each)
             known.add(each.value)
     return tuple(reversed(inside))
-
-
-def _axes(value: Value, types: Mapping[Value, Type]) -> frozenset[Axis]:
-    type = types[value]
-    return frozenset(type.axes) if isinstance(type, TileType) else frozenset()

@@ -8,18 +8,15 @@ from dataclasses import dataclass, replace
 
 from rlk.ir.dims import fixed_extent, is_power_of_two, union
 from rlk.ir.nodes import (
-    Bits,
     Cast,
     Check,
     Const,
     Dot,
-    Fma,
+    Elementwise,
     Fn2,
     Let,
     Load,
-    Map1,
     Map2,
-    Math,
     Param,
     Pos,
     Reduce,
@@ -29,7 +26,7 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.tree import padded
-from rlk.ir.types import DType, TileType
+from rlk.ir.types import DType, tile_axes
 from rlk.lower.common.contract import contractions
 from rlk.lower.common.hoist_masks import NOWHERE, never_negative
 from rlk.lower.common.lines import Line
@@ -114,8 +111,7 @@ class GemmEmitter(Emitter):
         self.computing: tuple[Line, ...] = ()
 
     def axes(self, value: Value) -> tuple[object, ...]:
-        type = self.types[value]
-        return type.axes if isinstance(type, TileType) else ()
+        return tile_axes(self.types[value])
 
     def __getitem__(self, value: Value) -> str:
         if value in self.per_element:
@@ -646,7 +642,7 @@ class GemmEmitter(Emitter):
         return needs - self.waiting | {one_hot.first, one_hot.wanted}
 
     def elementwise(self, let: Let) -> bool:
-        known = isinstance(let.node, Map1 | Map2 | Math | Fma | Select | Cast | Bits | Dot)
+        known = isinstance(let.node, Elementwise | Dot)
         if not known or not self.listed(let.value):
             return self.lasting(let)
         return self.compared(let) is None and not self.masks(let)

@@ -12,7 +12,7 @@ from rlk.ir.dims import Axis, Part, fixed_extent, is_power_of_two
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Dot, Kernel, Let, Load, Loop, Reduce, Store, Value, operands
 from rlk.ir.tree import padded
-from rlk.ir.types import DType, TileType, Type
+from rlk.ir.types import DType, TileType, tile_axes
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import (
     Contraction,
@@ -818,7 +818,7 @@ def _side(factor: Factor, tiled: tuple[Axis, ...], kernel: Kernel, target: Targe
     batch = tuple((d, value) for d, value in enumerate(index) if d not in (factor.at, *dims))
     combined = {node.over for node in nodes.values() if isinstance(node, Reduce)}
     alone = each.union(a for a in tiled if a not in combined and a != axes[-1]) if axes else each
-    if len(dims) != 1 or any(not alone.issuperset(_axes(types[value])) for _, value in batch):
+    if len(dims) != 1 or any(not alone.issuperset(tile_axes(types[value])) for _, value in batch):
         lacks = f"a contraction of {factor.load.param}, which has {len(index)} dims"
         raise refused(lacks, target, instead="factors of two dims, and others that are not reduced")
     counted = count_up(
@@ -830,10 +830,6 @@ def _side(factor: Factor, tiled: tuple[Axis, ...], kernel: Kernel, target: Targe
         rows, of = (f"{name}_rows", f"{name}.at(...)") if name == factor.load.param else (name, name)
         raise refused(lacks, target, instead=f'{rows} = L.keep({of}, "{rows}") before it')
     return _Side(factor, axes[-1], counted[0], dims[0], batch)
-
-
-def _axes(type: Type) -> tuple[Axis, ...]:
-    return type.axes if isinstance(type, TileType) else ()
 
 
 def _segments(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Decl, Dot, Let, Load, Loop, Pos, Value, operands
-from rlk.ir.types import DType, TileType
+from rlk.ir.types import DType, tile_axes
 from rlk.lower.common.contract import Contractions
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
@@ -79,8 +79,7 @@ class Attention(Factors):
         raise refused(what, target, let.loc, "x[v] of the stream")
 
     def axes(self, value: Value) -> tuple[Axis, ...]:
-        type = self.types[value]
-        return type.axes if isinstance(type, TileType) else ()
+        return tile_axes(self.types[value])
 
     # --- the kernel -----------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from rlk.errors import Loc, LoweringError
 from rlk.ir.dims import Axis
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Dot, Let, Load, Loop, Select, Value, operands
-from rlk.ir.types import TileType
+from rlk.ir.types import tile_axes
 from rlk.lower.common import abi
 from rlk.lower.common.contract import Contraction
 from rlk.lower.common.names import axis_name
@@ -70,8 +70,7 @@ class Attention:
         return of_rows, other
 
     def axes(self, value: Value) -> tuple[Axis, ...]:
-        type = self.e.types[value]
-        return type.axes if isinstance(type, TileType) else ()
+        return tile_axes(self.e.types[value])
 
     def streamed(self, factor: Value) -> Axis:
         """Return the axis that is the outer dim of a factor from memory."""

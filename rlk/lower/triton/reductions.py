@@ -7,16 +7,10 @@ from dataclasses import dataclass
 
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import (
-    Bits,
-    Cast,
     Combine,
     Const,
-    Fma,
+    Elementwise,
     Let,
-    Map1,
-    Map2,
-    Math,
-    Select,
     Value,
     operands,
 )
@@ -24,8 +18,6 @@ from rlk.ir.tree import Order, bind
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.triton.plan import Dim
 from rlk.passes.walk import backward_slice
-
-Elementwise = Bits | Cast | Const | Fma | Map1 | Map2 | Math | Select
 
 
 @dataclass(slots=True)
@@ -160,7 +152,7 @@ def pairs_of(
             at = made.index(first)
             since = {other.value: other for other in made[at:]}
             slice = backward_slice(operands(let.node), since)
-            if all(isinstance(since[value].node, Elementwise) for value in slice):
+            if all(isinstance(since[value].node, Elementwise | Const) for value in slice):
                 found[first.value] = let
                 made[at:] = sorted(made[at:], key=lambda other: other.value not in slice)
         if key is not None and let not in found.values():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.nodes import Decl, Dot, Kernel, Let, Load, Loop, Pos, Role, Value
-from rlk.ir.types import TileType, Type
+from rlk.ir.types import Type, tile_axes
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.names import stride_name
 from rlk.lower.common.tma_tiles import TmaTile, is_multiple, tma_tile_of
@@ -51,8 +51,7 @@ class _Found:
     signature: Signature
 
     def axes(self, value: Value) -> tuple[Axis, ...]:
-        type = self.types[value]
-        return type.axes if isinstance(type, TileType) else ()
+        return tile_axes(self.types[value])
 
     def streams(self, value: Value) -> bool:
         """Return whether a factor from memory is streamed, while the other factor stays in a program."""

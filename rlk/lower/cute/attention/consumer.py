@@ -8,18 +8,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from rlk.ir.nodes import (
-    Bits,
-    Cast,
     Combine,
     Dot,
-    Fma,
+    Elementwise,
     Fn2,
     Let,
     Load,
     Loop,
-    Map1,
     Map2,
-    Math,
     Reduce,
     Result,
     Select,
@@ -826,7 +822,7 @@ class ConsumerEmitter(AttentionEmitter):
                 self.line(f"store_vector_where({mask}, {store.param}, {at}, vectors[i])")
 
     def elementwise(self, let: Let) -> bool:
-        known = isinstance(let.node, Map1 | Map2 | Math | Fma | Select | Cast | Bits)
+        known = isinstance(let.node, Elementwise)
         return known and self.listed(let.value) and not self.divides_list(let)
 
     def ordered(self, lets: Iterable[Let]) -> None:

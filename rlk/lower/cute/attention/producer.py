@@ -19,7 +19,7 @@ from rlk.ir.nodes import (
     Value,
     operands,
 )
-from rlk.ir.types import TileType
+from rlk.ir.types import tile_axes
 from rlk.lower.common import abi
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
@@ -143,8 +143,7 @@ class AttentionEmitter(Emitter):
     # --- values ---------------------------------------------------------------------------------------------
 
     def axes(self, value: Value) -> tuple[Axis, ...]:
-        type = self.types[value]
-        return type.axes if isinstance(type, TileType) else ()
+        return tile_axes(self.types[value])
 
     def by_row(self, value: Value) -> bool:
         return self.plan.rows.axis in self.axes(value)
