@@ -18,7 +18,7 @@ from rlk.schedule.attention import fused_attention, parallel_pieces, rows_axis
 from rlk.schedule.attention import variety as attention_variety
 from rlk.schedule.axes import Roles, kind, roles, types_of
 from rlk.schedule.entries import Facts, row_class
-from rlk.schedule.rows import carried_columns
+from rlk.schedule.rows import carried_columns, carried_matrix
 from rlk.schedule.schedule import Schedule, Span
 from rlk.schedule.triton_table import UNEVEN_DEPTH, Tiling, tabled
 from rlk.target.facts import Target
@@ -44,6 +44,7 @@ FEW_WARPS = 4  # of a row with one sum after the other: each waits for all of it
 WIDEST_STATE = 64  # columns that a program has of a carried matrix
 LONGEST_STATE = 256  # elements of such a column: two lanes for each
 STATE_COLUMNS = 16  # columns of such matrices for each core, from which programs have several
+WHOLE_STATE = 1024  # elements of a carried matrix that a program has whole, from which CuTe runs it
 ROWS_ALONE = 1024  # rows below which a stream's pieces run in parallel
 LANES = 128  # terms of a chunk above which its dims are placed explicitly
 ACCUMULATOR = 1 << 15  # elements of a contraction's tile: 128 registers a lane of 8 warps
@@ -460,10 +461,12 @@ def _columns_of_state(
 
 
 def carries_many(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> bool:
-    """Return whether a recurrence carries matrices of many columns, which share programs."""
+    """Return whether a recurrence carries matrices of many columns, which share programs, or whole ones."""
     found = roles(kernel, extents)
-    alone = found.contracted or not found.inside or not _walks_rows(kernel)
-    return not alone and _columns_of_state(kernel, found, target, extents) is not None
+    if found.contracted or not found.inside or not _walks_rows(kernel):
+        return False
+    whole = carried_matrix(kernel, found) is not None and _held(found) >= WHOLE_STATE
+    return whole or _columns_of_state(kernel, found, target, extents) is not None
 
 
 def _state(columns: Axis, found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
