@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,21 @@ def attention(
     for r in L.stream(R, begin=begin, end=end):
         new = 0.5 * state.value + k.at(r.pos, K) * v.at(r.pos, W)
         L.place("o", (T, W), ({T: r.pos}, L.sum(q.at(r.pos, K) * new, over=K, tree=Tree.halving)))
+        state.hand(new)
+    return L.out()
+
+
+@op()
+def both_ways(
+    q: Tensor[f32, T, K], k: Tensor[f32, T, K], v: Tensor[f32, T, W], begin: Tensor[i32, B],
+    end: Tensor[i32, B],
+) -> Outputs:  # fmt: skip
+    """From the end: S_t = S_(t+1) / 2 + k_t v_t^T, a_t = S_t v_t, b_t = S_t^T q_t."""
+    state = L.carry(0.0, B, K, W)
+    for r in L.stream(R, begin=begin, end=end, reverse=True):
+        new = 0.5 * state.value + k.at(r.pos, K) * v.at(r.pos, W)
+        L.place("a", (T, K), ({T: r.pos}, L.sum(new * v.at(r.pos, W), over=W, tree=Tree.halving)))
+        L.place("b", (T, W), ({T: r.pos}, L.sum(new * q.at(r.pos, K), over=K, tree=Tree.halving)))
         state.hand(new)
     return L.out()
 
@@ -86,6 +102,32 @@ def test_columns_of_a_matrix_are_lanes_by_cute(height: int, width: int, tile: in
     order = np.random.default_rng(0).permutation(height)
     other = run(of(attention), {**given, "q": q[:, order], "k": k[:, order]})["o"]
     assert differing(other, want) > 0, "the control: another order of K has other bits"
+
+
+SQUARES = {
+    (64, 64): "8 8", (128, 64): "8 8", (16, 40): "4 8", (5, 6): "1 2", (2, 100): "2 4", (100, 2): "4 2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("height", "width"), SQUARES)
+def test_threads_have_the_high_bits_of_a_matrix_that_is_summed_both_ways(height: int, width: int) -> None:
+    begin = np.cumsum([0, 1, 0, 3]).astype(np.int32)
+    q, k, v = (drawn(begin[-1], n) for n in (height, height, width))
+    given = {"q": q, "k": k, "v": v, "begin": begin[:-1], "end": begin[1:]}
+    want, ran = run(of(both_ways), given), run_generated(of(both_ways), given, backend="cute")
+    assert " ".join(re.findall(r"(\d+) to each", ran.emitted.source)) == SQUARES[height, width]
+    assert all(differing(ran.tensors[name], want[name]) == 0 for name in "ab")
+    for name, axis in (("b", height), ("a", width)):
+        order = np.random.default_rng(0).permutation(axis)
+        moved = {n: given[n][:, order] for n in ("qk" if name == "b" else "v")}
+        other = run(of(both_ways), {**given, **moved})[name]
+        assert axis < 9 or differing(other, want[name]) > 0, "the control: another order has other bits"
+
+
+def test_cute_runs_recurrences_of_whole_matrices() -> None:
+    sizes = {"T": 4096, "B": 16, "K": 64, "W": 64}
+    assert by_cute_first(of(both_ways), target("sm_90a"), sizes)
+    assert not by_cute_first(of(both_ways), target("sm_90a"), {**sizes, "K": 8, "W": 8})
 
 
 def test_cute_runs_recurrences_of_many_columns_alone() -> None:

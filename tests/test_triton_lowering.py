@@ -419,3 +419,5 @@ def test_loads_at_loaded_indices_are_issued_in_levels() -> None:
         chosen = [replace(choose(k, target("sm_90a"), signature, {}), levels=apart) for k in bound.kernels]
         made = lower(bound, chosen, target("sm_90a"), signature)
         assert made.source.count("tl.debug_barrier()") == barriers
+        # neighbours in lanes, not in vectors
+        assert made.source.count("tl.max_contiguous(tl.arange(0, 1024), 1)") == barriers // 4

@@ -18,7 +18,7 @@ from rlk.schedule.attention import fused_attention, parallel_pieces, rows_axis
 from rlk.schedule.attention import variety as attention_variety
 from rlk.schedule.axes import Roles, kind, roles, types_of
 from rlk.schedule.entries import Facts, row_class
-from rlk.schedule.rows import carried_columns
+from rlk.schedule.rows import carried_columns, carried_matrix
 from rlk.schedule.schedule import Schedule, Span
 from rlk.schedule.triton_table import UNEVEN_DEPTH, Tiling, tabled
 from rlk.target.facts import Target
@@ -39,11 +39,14 @@ THREADS = 1024  # the most of a program
 LONGEST_LANE = 64  # elements of a row that a lane has
 WIDEST_LANE = 32  # elements of a lane that has a row, the next ones and a sum of them: with more it spills
 SUMMED_VECTOR, SUMMED_ROWS = 8, 8  # of sums of rows: elements of a lane, and rows whose loads are in flight
-GATHERED_REGISTERS = 128  # of a thread where chunks are read at loaded indices: 16 warps an SM
+GATHERED_LANE, GATHERED_REGISTERS = 8, 80
+"""Elements and registers of a lane where chunks are read at loaded indices: 24 warps an SM. The tokens of a
+loss of 16.8 M take 113 us on an H200 so, 114 with 64 registers, 120 with 96; 118 with 16 elements and 128."""
 FEW_WARPS = 4  # of a row with one sum after the other: each waits for all of its warps
 WIDEST_STATE = 64  # columns that a program has of a carried matrix
 LONGEST_STATE = 256  # elements of such a column: two lanes for each
 STATE_COLUMNS = 16  # columns of such matrices for each core, from which programs have several
+WHOLE_STATE = 1024  # elements of a carried matrix that a program has whole, from which CuTe runs it
 ROWS_ALONE = 1024  # rows below which a stream's pieces run in parallel
 LANES = 128  # terms of a chunk above which its dims are placed explicitly
 ACCUMULATOR = 1 << 15  # elements of a contraction's tile: 128 registers a lane of 8 warps
@@ -411,7 +414,8 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
     if target.vendor != "nvidia":
         return chosen
     if _gathers(kernel):
-        return replace(chosen, levels=True, registers=GATHERED_REGISTERS)
+        many = padded(max(1, held // (GATHERED_LANE * target.warp)))
+        return replace(chosen, warps=min(8, many), levels=True, registers=GATHERED_REGISTERS)
     if _loops(kernel) and not found.parallel:  # one program: it waits for all of its warps
         return replace(chosen, warps=min(placed, FEW_WARPS))
     return replace(chosen, warps=min(placed, FEW_WARPS), late=True) if _sums_of_sums(kernel) else chosen
@@ -456,10 +460,12 @@ def _columns_of_state(
 
 
 def carries_many(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> bool:
-    """Return whether a recurrence carries matrices of many columns, which share programs."""
+    """Return whether a recurrence carries matrices of many columns, which share programs, or whole ones."""
     found = roles(kernel, extents)
-    alone = found.contracted or not found.inside or not _walks_rows(kernel)
-    return not alone and _columns_of_state(kernel, found, target, extents) is not None
+    if found.contracted or not found.inside or not _walks_rows(kernel):
+        return False
+    whole = carried_matrix(kernel, found) is not None and _held(found) >= WHOLE_STATE
+    return whole or _columns_of_state(kernel, found, target, extents) is not None
 
 
 def _state(columns: Axis, found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:

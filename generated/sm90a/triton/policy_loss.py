@@ -1,7 +1,7 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 519059d5f751f6a3
-schedule: tiles 1, 2 warps, 1 stages, unroll 1, at most 128 registers, loads in levels
+schedule: tiles 1, 4 warps, 1 stages, unroll 1, at most 80 registers, loads in levels
 schedule: tiles 1, 4 warps, 1 stages, unroll 1
 inputs:
   logp: f32 [T]
@@ -166,7 +166,7 @@ def policy_loss_1(
     steps_sum = piece_end_minus_piece_begin + 1023
     steps = steps_sum // 1024
     full_steps = piece_end_minus_piece_begin // 1024
-    s_lane = tl.arange(0, 1024)
+    s_lane = tl.max_contiguous(tl.arange(0, 1024), 1)
     total = negative_zero()
     total_2 = tl.full((), 0, tl.int32)
     total_3 = tl.full((), 0, tl.int32)

@@ -286,6 +286,7 @@ class Addresses(Arguments):
             if dim.axis == axis:
                 at = "".join(", :" if j == i else ", None" for j in range(len(dims)))[2:]
                 range_ = f"tl.arange(0, {dim.length})" + (f"[{at}]" if len(dims) > 1 else "")
+                range_ = f"tl.max_contiguous({range_}, 1)" if axis == self.plan.by_lanes else range_
                 terms.append(range_ if dim.low == 0 else f"{range_} * {1 << dim.low}")
         return " + ".join(terms)
 

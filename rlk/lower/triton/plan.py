@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from rlk.errors import Code, LoweringError, ScheduleError
 from rlk.ir.dims import Axis, Part, fixed_extent
-from rlk.ir.nodes import Dot, Kernel, Load, Loop, Merge, Pos, Reduce, Value
+from rlk.ir.nodes import Dot, Kernel, Load, Loop, Merge, Pos, Reduce, Role, Value
 from rlk.ir.types import TileType
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import dense_rows_error, unfused_error
 from rlk.lower.common.emitted import Signature
-from rlk.lower.common.hoist_loads import hoist_loads
+from rlk.lower.common.hoist_loads import hoist_loads, load_levels
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.thread_values import TiledAxis, fewer_elements
@@ -58,6 +58,7 @@ class TritonPlan:
     then. remainder: the only axis of a kernel's tensors, if its last elements, too few for a vector, have a
     tile of their own: Triton loads vectors where it can prove that their elements share a mask. windows:
     chunks that are read by whole vectors and rotated, by the value of their load and that of their indices.
+    by_lanes: the only axis of tensors whose neighbours are in neighbouring lanes, not in a vector of one.
     """
 
     kernel: Kernel
@@ -72,6 +73,7 @@ class TritonPlan:
     tma_tiles: Mapping[Value, TmaTile] = field(default_factory=dict)
     remainder: TiledAxis | None = None
     windows: Mapping[Value, Window] = field(default_factory=dict)
+    by_lanes: Axis | None = None
 
     @property
     def listed(self) -> int | None:
@@ -159,7 +161,7 @@ def plan(
     made = TritonPlan(ordered, nest, tiled, dims, signature, schedule, target, rows, outer, tma_tiles)
     if outer is not None:
         return made
-    return replace(made, remainder=_remainder(made), windows=_windows(made))
+    return replace(made, remainder=_remainder(made), windows=_windows(made), by_lanes=_by_lanes(made))
 
 
 def _rows_first(kernel: Kernel, extents: Mapping[str, int]) -> Kernel:
@@ -205,6 +207,20 @@ def _remainder(plan: TritonPlan) -> TiledAxis | None:
     even = axis.name in plan.signature.divisible if known is None else known % ALIGNED == 0
     combines = any(isinstance(x.node, Loop | Reduce | Merge | Dot) for x in walk(plan.kernel.body))
     return None if even or combines or axis.part is not Part.ALL else only
+
+
+def _by_lanes(plan: TritonPlan) -> Axis | None:
+    """Return the axis of a kernel of one dimension whose loads are issued in levels.
+
+    Those at loaded indices are of single elements. With neighbours in a lane, as the indices are read by
+    vectors, each would have a quarter of four lines, and each store 4 of 32 bytes of its sectors.
+    """
+    if len(plan.dims) != 1 or not plan.schedule.levels or plan.target.vendor != "nvidia":
+        return None
+    inputs = frozenset(d.name for d in plan.kernel.params if d.role is Role.IN)
+    loops = [let.node for let in walk(plan.kernel.body) if isinstance(let.node, Loop)]
+    levelled = any(len(load_levels(loop.body.lets, inputs)) > 1 for loop in loops)
+    return plan.dims[0].axis if levelled else None
 
 
 def _attention_dims(

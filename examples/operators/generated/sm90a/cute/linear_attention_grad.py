@@ -1,7 +1,7 @@
 """linear_attention_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: bf53b7bb2cab3ba4
-schedule: tiles 1, 2 warps, 3 stages, unroll 1 placed W[5:0] K[5:0]
+schedule: tiles 1, 2 warps, 2 stages, unroll 1 placed W[2:0] K[2:0] K[5:3] W[5:3]
 inputs:
   q: f32 [T, K=64]
   k: f32 [T, K=64]
@@ -64,16 +64,6 @@ def folded(x, stride, combine):
 
 
 @cute.jit
-def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
-    # Load a vector, or `other` where the condition is false.
-    x = cute.make_rmem_tensor((count,), memory.element_type)
-    x.fill(other)
-    if condition:
-        cute.autovec_copy(vector_of(memory, index, count), x)
-    return [x[i] for i in range(count)]
-
-
-@cute.jit
 def load_where(condition, memory: cute.Tensor, index, other):
     # Load an element, or `other`.
     x = other
@@ -87,21 +77,6 @@ def mul(a, b):
     return cute.math.mul(a, b, rounding=NEAREST)
 
 
-def store_vector(memory, index, x):
-    # Store a vector.
-    made = cute.make_rmem_tensor((len(x),), memory.element_type)
-    for i in range(len(x)):
-        made[i] = x[i]
-    cute.autovec_copy(made, vector_of(memory, index, len(x)))
-
-
-@cute.jit
-def store_vector_where(condition, memory: cute.Tensor, index, x):
-    # Store a vector where the condition holds.
-    if condition:
-        store_vector(memory, index, x)
-
-
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
     # Store an element where the condition holds.
@@ -109,43 +84,48 @@ def store_where(condition, memory: cute.Tensor, index, x):
         memory[index] = x
 
 
-def sum_over_k(x):
+def sum_over_k(x, thread, reduce_buffers):
     # The sum over K, halving.
     x = folded(x, 32, add)
     x = folded(x, 16, add)
     x = folded(x, 8, add)
-    x = folded(x, 4, add)
-    x = folded(x, 2, add)
-    x = folded(x, 1, add)
-    return x[0]
-
-
-def sum_over_w(x, thread, reduce_buffers):
-    # The sum over W, halving.
     x = across(x, reduce_buffers[0], (32,), thread, add)
     x = exchanged(x, 16, add)
     x = exchanged(x, 8, add)
+    return x
+
+
+def sum_over_k_2(x, thread, reduce_buffers):
+    # The sum over K, halving.
+    x = folded(x, 4, add)
+    x = folded(x, 2, add)
+    x = folded(x, 1, add)
+    x = across(x, reduce_buffers[0], (32,), thread, add)
+    x = exchanged(x, 16, add)
+    x = exchanged(x, 8, add)
+    return x[0]
+
+
+def sum_over_w(x):
+    # The sum over W, halving.
+    x = folded(x, 4, add)
+    x = folded(x, 2, add)
+    x = folded(x, 1, add)
     x = exchanged(x, 4, add)
     x = exchanged(x, 2, add)
     x = exchanged(x, 1, add)
     return x
 
 
-def sum_over_w_2(x, thread, reduce_buffers):
+def sum_over_w_2(x):
     # The sum over W, halving.
-    x = across(x, reduce_buffers[0], (32,), thread, add)
-    x = exchanged(x, 16, add)
-    x = exchanged(x, 8, add)
+    x = folded(x, 4, add)
+    x = folded(x, 2, add)
+    x = folded(x, 1, add)
     x = exchanged(x, 4, add)
     x = exchanged(x, 2, add)
     x = exchanged(x, 1, add)
     return x[0]
-
-
-def vector_of(memory, index, count):
-    # A view of `count` contiguous, aligned elements.
-    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
-    return cute.make_tensor(memory.iterator + at, (count,))
 
 
 @cute.kernel
@@ -154,20 +134,21 @@ def linear_attention_grad_rows(
     o: cute.Tensor, d_o: cute.Tensor, d_q: cute.Tensor, d_k: cute.Tensor, d_v: cute.Tensor, d_gate: cute.Tensor,
     T: Int32, B: Int32
 ):
-    # A block owns 1 of B (rows). K: 64 indices, 64 to each of 1 threads; W: 64 indices, 1 to each of 64 threads.
+    # A block owns 1 of B (rows). K: 64 indices, 8 to each of 8 threads; W: 64 indices, 8 to each of 8 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((2, 64, 64), stride=(4096, 64, 1)), 16)
-    reduce_smem_2 = shared.allocate_tensor(Float32, cute.make_layout((64, 64), stride=(64, 1)), 16)
-    reduce_smem_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
+    reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((8, 64), stride=(64, 1)), 16)
+    reduce_smem_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
     b = block
-    writes = thread == 0
+    writes = (thread & 7) == 0
+    writes_2 = (thread & 56) == 0
+    writes_3 = thread == 0
     begin_value = begin[b]  # linear_attention.py:47
     end_value = end[b]
     end_minus_begin = end_value - begin_value
-    k_value = [Int32(c) for c in range(64)]  # linear_attention.py:48
-    w = thread
+    k_value = [thread // 8 + c * 8 for c in range(8)]  # linear_attention.py:48
+    w = [thread % 8 + c * 8 for c in range(8)]
     s_state = tuple([Float32(0.0) for c in range(64)])  # linear_attention.py:47
     next_s = Int32(0)
     comes = next_s < end_minus_begin
@@ -176,139 +157,95 @@ def linear_attention_grad_rows(
     s_lt_T = s < T
     gate_guard = s_ge_0 & s_lt_T
     gate_value = load_where(comes & gate_guard, gate, s, Float32(0))
-    k_value_2 = [
-        one for c in range(0, 64, 4) for one in load_vector_where(comes & gate_guard, k, (s, k_value[c]), Float32(0), 4)
-    ]
-    v_value = load_where(comes & gate_guard, v, (s, w), Float32(0))
-    d_o_value = load_where(comes & gate_guard, d_o, (s, w), Float32(0))  # linear_attention.py:49
+    k_value_2 = [load_where(comes & gate_guard, k, (s, k_value[c]), Float32(0)) for c in range(8)]
+    v_value = [load_where(comes & gate_guard, v, (s, w[c]), Float32(0)) for c in range(8)]
+    d_o_value = [load_where(comes & gate_guard, d_o, (s, w[c]), Float32(0)) for c in range(8)]  # linear_attention.py:49
     k_ahead = tuple(k_value_2)
-    next_s_2 = Int32(1)
-    comes_2 = next_s_2 < end_minus_begin
-    s_2 = begin_value + next_s_2  # linear_attention.py:47
-    s_ge_0_2 = 0 <= s_2  # linear_attention.py:48
-    s_lt_T_2 = s_2 < T
-    gate_guard_2 = s_ge_0_2 & s_lt_T_2
-    gate_value_2 = load_where(comes_2 & gate_guard_2, gate, s_2, Float32(0))
-    k_value_3 = [
-        one for c in range(0, 64, 4)
-        for one in load_vector_where(comes_2 & gate_guard_2, k, (s_2, k_value[c]), Float32(0), 4)
-    ]
-    v_value_2 = load_where(comes_2 & gate_guard_2, v, (s_2, w), Float32(0))
-    d_o_value_2 = load_where(comes_2 & gate_guard_2, d_o, (s_2, w), Float32(0))  # linear_attention.py:49
-    k_ahead_2 = tuple(k_value_3)
+    v_ahead = tuple(v_value)
+    d_o_ahead = tuple(d_o_value)
     for s_step in cutlass.range(0, end_minus_begin, unroll=1):  # linear_attention.py:47
-        next_s_3 = s_step + 2
-        comes_3 = next_s_3 < end_minus_begin
-        s_3 = begin_value + next_s_3
-        s_ge_0_3 = 0 <= s_3  # linear_attention.py:48
-        s_lt_T_3 = s_3 < T
-        gate_guard_3 = s_ge_0_3 & s_lt_T_3
-        gate_value_3 = load_where(comes_3 & gate_guard_3, gate, s_3, Float32(0))
-        k_value_4 = [
-            one for c in range(0, 64, 4)
-            for one in load_vector_where(comes_3 & gate_guard_3, k, (s_3, k_value[c]), Float32(0), 4)
-        ]
-        v_value_3 = load_where(comes_3 & gate_guard_3, v, (s_3, w), Float32(0))
-        d_o_value_3 = load_where(comes_3 & gate_guard_3, d_o, (s_3, w), Float32(0))  # linear_attention.py:49
-        s_4 = begin_value + s_step  # linear_attention.py:47
+        next_s_2 = s_step + 1
+        comes_2 = next_s_2 < end_minus_begin
+        s_2 = begin_value + next_s_2
+        s_ge_0_2 = 0 <= s_2  # linear_attention.py:48
+        s_lt_T_2 = s_2 < T
+        gate_guard_2 = s_ge_0_2 & s_lt_T_2
+        gate_value_2 = load_where(comes_2 & gate_guard_2, gate, s_2, Float32(0))
+        k_value_3 = [load_where(comes_2 & gate_guard_2, k, (s_2, k_value[c]), Float32(0)) for c in range(8)]
+        v_value_2 = [load_where(comes_2 & gate_guard_2, v, (s_2, w[c]), Float32(0)) for c in range(8)]
+        # linear_attention.py:49
+        d_o_value_2 = [load_where(comes_2 & gate_guard_2, d_o, (s_2, w[c]), Float32(0)) for c in range(8)]
+        s_3 = begin_value + s_step  # linear_attention.py:47
         new_product = [mul(gate_value, s_state[c]) for c in range(64)]  # linear_attention.py:48
-        k_times_v = [mul(k_ahead[c], v_value) for c in range(64)]
+        k_times_v = [mul(k_ahead[c // 8], v_ahead[c % 8]) for c in range(64)]
         new = [new_product[c] + k_times_v[c] for c in range(64)]
-        d_o_times_new = [mul(d_o_value, new[c]) for c in range(64)]  # linear_attention.py:49
-        dq = sum_over_w(d_o_times_new, thread, (reduce_smem_1[s_step % 2, None, None],))
-        for c in cutlass.range_constexpr(0, 64, 4):  # linear_attention.py:50
-            store_vector_where(writes, d_q, (s_4, k_value[c]), dq[c:c + 4])
-        s_state, gate_value, gate_value_2, k_ahead, k_ahead_2, v_value, v_value_2, d_o_value, d_o_value_2 = (
-            tuple(new), gate_value_2, gate_value_3, k_ahead_2, tuple(k_value_4), v_value_2, v_value_3, d_o_value_2,
-            d_o_value_3
+        d_o_times_new = [mul(d_o_ahead[c % 8], new[c]) for c in range(64)]  # linear_attention.py:49
+        dq = sum_over_w(d_o_times_new)
+        for c in cutlass.range_constexpr(8):  # linear_attention.py:50
+            store_where(writes, d_q, (s_3, k_value[c]), dq[c])
+        s_state, gate_value, k_ahead, v_ahead, d_o_ahead = (
+            tuple(new), gate_value_2, tuple(k_value_3), tuple(v_value_2), tuple(d_o_value_2)
         )
     end_minus_1 = end_value - 1  # linear_attention.py:53
     s_state_2 = tuple([Float32(0.0) for c in range(64)])
     s_state_3 = Float32(0.0)
-    next_s_3 = Int32(0)
-    comes_3 = next_s_3 < end_minus_begin
-    s_3 = end_minus_1 - next_s_3
-    s_ge_0_3 = 0 <= s_3  # linear_attention.py:55
-    s_lt_T_3 = s_3 < T
-    gate_guard_3 = s_ge_0_3 & s_lt_T_3
-    gate_value_3 = load_where(comes_3 & gate_guard_3, gate, s_3, Float32(0))
-    k_value_4 = [
-        one for c in range(0, 64, 4)
-        for one in load_vector_where(comes_3 & gate_guard_3, k, (s_3, k_value[c]), Float32(0), 4)
-    ]
-    v_value_3 = load_where(comes_3 & gate_guard_3, v, (s_3, w), Float32(0))
-    d_o_value_3 = load_where(comes_3 & gate_guard_3, d_o, (s_3, w), Float32(0))
-    q_value = [  # linear_attention.py:57
-        one for c in range(0, 64, 4)
-        for one in load_vector_where(comes_3 & gate_guard_3, q, (s_3, k_value[c]), Float32(0), 4)
-    ]
-    o_value = load_where(comes_3 & gate_guard_3, o, (s_3, w), Float32(0))  # linear_attention.py:64
-    k_ahead_3 = tuple(k_value_4)
+    next_s_2 = Int32(0)
+    comes_2 = next_s_2 < end_minus_begin
+    s_2 = end_minus_1 - next_s_2
+    s_ge_0_2 = 0 <= s_2  # linear_attention.py:55
+    s_lt_T_2 = s_2 < T
+    gate_guard_2 = s_ge_0_2 & s_lt_T_2
+    gate_value_2 = load_where(comes_2 & gate_guard_2, gate, s_2, Float32(0))
+    k_value_3 = [load_where(comes_2 & gate_guard_2, k, (s_2, k_value[c]), Float32(0)) for c in range(8)]
+    v_value_2 = [load_where(comes_2 & gate_guard_2, v, (s_2, w[c]), Float32(0)) for c in range(8)]
+    d_o_value_2 = [load_where(comes_2 & gate_guard_2, d_o, (s_2, w[c]), Float32(0)) for c in range(8)]
+    # linear_attention.py:57
+    q_value = [load_where(comes_2 & gate_guard_2, q, (s_2, k_value[c]), Float32(0)) for c in range(8)]
+    # linear_attention.py:64
+    o_value = [load_where(comes_2 & gate_guard_2, o, (s_2, w[c]), Float32(0)) for c in range(8)]
+    k_ahead_2 = tuple(k_value_3)
+    v_ahead_2 = tuple(v_value_2)
+    d_o_ahead_2 = tuple(d_o_value_2)
     q_ahead = tuple(q_value)
-    next_s_4 = Int32(1)
-    comes_4 = next_s_4 < end_minus_begin
-    s_4 = end_minus_1 - next_s_4  # linear_attention.py:53
-    s_ge_0_4 = 0 <= s_4  # linear_attention.py:55
-    s_lt_T_4 = s_4 < T
-    gate_guard_4 = s_ge_0_4 & s_lt_T_4
-    gate_value_4 = load_where(comes_4 & gate_guard_4, gate, s_4, Float32(0))
-    k_value_5 = [
-        one for c in range(0, 64, 4)
-        for one in load_vector_where(comes_4 & gate_guard_4, k, (s_4, k_value[c]), Float32(0), 4)
-    ]
-    v_value_4 = load_where(comes_4 & gate_guard_4, v, (s_4, w), Float32(0))
-    d_o_value_4 = load_where(comes_4 & gate_guard_4, d_o, (s_4, w), Float32(0))
-    q_value_2 = [  # linear_attention.py:57
-        one for c in range(0, 64, 4)
-        for one in load_vector_where(comes_4 & gate_guard_4, q, (s_4, k_value[c]), Float32(0), 4)
-    ]
-    o_value_2 = load_where(comes_4 & gate_guard_4, o, (s_4, w), Float32(0))  # linear_attention.py:64
-    k_ahead_4 = tuple(k_value_5)
-    q_ahead_2 = tuple(q_value_2)
+    o_ahead = tuple(o_value)
     for s_step_2 in cutlass.range(0, end_minus_begin, unroll=1):  # linear_attention.py:53
-        next_s_5 = s_step_2 + 2
-        comes_5 = next_s_5 < end_minus_begin
-        s_5 = end_minus_1 - next_s_5
-        s_ge_0_5 = 0 <= s_5  # linear_attention.py:55
-        s_lt_T_5 = s_5 < T
-        gate_guard_5 = s_ge_0_5 & s_lt_T_5
-        gate_value_5 = load_where(comes_5 & gate_guard_5, gate, s_5, Float32(0))
-        k_value_6 = [
-            one for c in range(0, 64, 4)
-            for one in load_vector_where(comes_5 & gate_guard_5, k, (s_5, k_value[c]), Float32(0), 4)
-        ]
-        v_value_5 = load_where(comes_5 & gate_guard_5, v, (s_5, w), Float32(0))
-        d_o_value_5 = load_where(comes_5 & gate_guard_5, d_o, (s_5, w), Float32(0))
-        q_value_3 = [  # linear_attention.py:57
-            one for c in range(0, 64, 4)
-            for one in load_vector_where(comes_5 & gate_guard_5, q, (s_5, k_value[c]), Float32(0), 4)
-        ]
-        o_value_3 = load_where(comes_5 & gate_guard_5, o, (s_5, w), Float32(0))  # linear_attention.py:64
-        s_6 = end_minus_1 - s_step_2  # linear_attention.py:53
-        q_times_d_o = [mul(q_ahead[c], d_o_value_3) for c in range(64)]  # linear_attention.py:57
+        next_s_3 = s_step_2 + 1
+        comes_3 = next_s_3 < end_minus_begin
+        s_3 = end_minus_1 - next_s_3
+        s_ge_0_3 = 0 <= s_3  # linear_attention.py:55
+        s_lt_T_3 = s_3 < T
+        gate_guard_3 = s_ge_0_3 & s_lt_T_3
+        gate_value_3 = load_where(comes_3 & gate_guard_3, gate, s_3, Float32(0))
+        k_value_4 = [load_where(comes_3 & gate_guard_3, k, (s_3, k_value[c]), Float32(0)) for c in range(8)]
+        v_value_3 = [load_where(comes_3 & gate_guard_3, v, (s_3, w[c]), Float32(0)) for c in range(8)]
+        d_o_value_3 = [load_where(comes_3 & gate_guard_3, d_o, (s_3, w[c]), Float32(0)) for c in range(8)]
+        # linear_attention.py:57
+        q_value_2 = [load_where(comes_3 & gate_guard_3, q, (s_3, k_value[c]), Float32(0)) for c in range(8)]
+        # linear_attention.py:64
+        o_value_2 = [load_where(comes_3 & gate_guard_3, o, (s_3, w[c]), Float32(0)) for c in range(8)]
+        s_4 = end_minus_1 - s_step_2  # linear_attention.py:53
+        q_times_d_o = [mul(q_ahead[c // 8], d_o_ahead_2[c % 8]) for c in range(64)]  # linear_attention.py:57
         pull = [q_times_d_o[c] + s_state_2[c] for c in range(64)]
-        pull_times_v = [mul(pull[c], v_value_3) for c in range(64)]  # linear_attention.py:58
-        dk = sum_over_w(pull_times_v, thread, (reduce_smem_2,))
-        for c in cutlass.range_constexpr(0, 64, 4):  # linear_attention.py:60
-            store_vector_where(writes, d_k, (s_6, k_value[c]), dk[c:c + 4])
-        pull_times_k = [mul(pull[c], k_ahead_3[c]) for c in range(64)]  # linear_attention.py:62
-        sum_k = sum_over_k(pull_times_k)
-        d_v[(s_6, w)] = sum_k
-        o_times_d_o = mul(o_value, d_o_value_3)  # linear_attention.py:64
-        own = sum_over_w_2([o_times_d_o], thread, (reduce_smem_3,))
-        k_times_dk = [mul(k_ahead_3[c], dk[c]) for c in range(64)]  # linear_attention.py:65
-        sum_k_2 = sum_over_k(k_times_dk)
+        pull_times_v = [mul(pull[c], v_ahead_2[c % 8]) for c in range(64)]  # linear_attention.py:58
+        dk = sum_over_w(pull_times_v)
+        for c in cutlass.range_constexpr(8):  # linear_attention.py:60
+            store_where(writes, d_k, (s_4, k_value[c]), dk[c])
+        pull_times_k = [mul(pull[c], k_ahead_2[c // 8]) for c in range(64)]  # linear_attention.py:62
+        sum_k = sum_over_k(pull_times_k, thread, (reduce_smem_1,))
+        for c in cutlass.range_constexpr(8):
+            store_where(writes_2, d_v, (s_4, w[c]), sum_k[c])
+        o_times_d_o = [mul(o_ahead[c], d_o_ahead_2[c]) for c in range(8)]  # linear_attention.py:64
+        own = sum_over_w_2(o_times_d_o)
+        k_times_dk = [mul(k_ahead_2[c], dk[c]) for c in range(8)]  # linear_attention.py:65
+        sum_k_2 = sum_over_k_2(k_times_dk, thread, (reduce_smem_2,))
         own_minus_add_over_k = own - sum_k_2
         made = s_state_3 + own_minus_add_over_k
-        d_gate_value = div(made, gate_value_3)  # linear_attention.py:66
-        store_where(writes, d_gate, s_6, d_gate_value)
-        gate_times_pull = [mul(gate_value_3, pull[c]) for c in range(64)]  # linear_attention.py:68
-        (
-            s_state_2, s_state_3, gate_value_3, gate_value_4, k_ahead_3, k_ahead_4, v_value_3, v_value_4, d_o_value_3,
-            d_o_value_4, q_ahead, q_ahead_2, o_value, o_value_2
-        ) = (
-            tuple(gate_times_pull), made, gate_value_4, gate_value_5, k_ahead_4, tuple(k_value_6), v_value_4, v_value_5,
-            d_o_value_4, d_o_value_5, q_ahead_2, tuple(q_value_3), o_value_2, o_value_3
+        d_gate_value = div(made, gate_value_2)  # linear_attention.py:66
+        store_where(writes_3, d_gate, s_4, d_gate_value)
+        gate_times_pull = [mul(gate_value_2, pull[c]) for c in range(64)]  # linear_attention.py:68
+        s_state_2, s_state_3, gate_value_2, k_ahead_2, v_ahead_2, d_o_ahead_2, q_ahead, o_ahead = (
+            tuple(gate_times_pull), made, gate_value_3, tuple(k_value_4), tuple(v_value_3), tuple(d_o_value_3),
+            tuple(q_value_2), tuple(o_value_2)
         )
 
 
