@@ -155,42 +155,41 @@ def paged_attention(
     steps = seen_plus_63 // 64
     s_lane = tl.arange(0, 64)[None, :]
     scale_times_log2e = scale * 1.442695  # attention.py:281
-    first_full_steps = tl.min(tl.reshape(full_steps, (16,)), 0)  # attention.py:206
+    last_steps = tl.max(tl.reshape(steps, (16,)), 0)  # attention.py:206
     m_piece = tl.full((16, 1), float("-inf"), tl.float32)
     l_piece = tl.full((16, 1), 0.0, tl.float32)
     acc_o = tl.full((16, 128), 0.0, tl.float32)
     m_before = tl.full((16, 1), float("-inf"), tl.float32)
     l_before = tl.full((16, 1), negative_zero(), tl.float32)
     o_before = tl.full((16, 128), negative_zero(), tl.float32)
-    for s_step in tl.range(0, first_full_steps, num_stages=3):
-        s_step_times_64 = s_step * 64
-        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:208
-        kv_2 = s_step_times_64 + s_lane_2
-        kv_over_64_2 = kv_2 // 64
-        block_table_guard_at_most_2 = kv_over_64_2 >= 0
-        block_table_guard_below_2 = kv_over_64_2 < M
-        block_table_guard_2 = block_table_guard_at_most_2 & block_table_guard_below_2
-        block_table_2 = tl.load(
-            block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64_2, mask=block_table_guard_2, other=0
+    first_full_steps = tl.min(tl.reshape(full_steps, (16,)), 0)
+    for s_step in tl.range(0, last_steps, num_stages=3):
+        block_table_guard_at_most = s_step >= 0  # attention.py:207
+        block_table_guard_below = s_step < M
+        block_table_guard = block_table_guard_at_most & block_table_guard_below
+        block_table = tl.load(
+            block_table_ptr + b.to(tl.int64) * block_table_b_stride + s_step, mask=block_table_guard, other=0
         )
-        slot_2 = kv_2 % 64
-        block_table_ge_0_2 = block_table_2 >= 0
-        block_table_lt_P_2 = block_table_2 < P
-        k_cache_guard_4 = block_table_ge_0_2 & block_table_lt_P_2
-        slot_ge_0_2 = slot_2 >= 0
-        slot_lt_64_2 = slot_2 < 64
-        k_cache_guard_5 = slot_ge_0_2 & slot_lt_64_2
-        k_cache_guard_6 = k_cache_guard_4 & k_cache_guard_5
+        s_step_times_64 = s_step * 64  # attention.py:206
+        kv = s_step_times_64 + s_lane
+        in_range = kv < context_lens
+        block_table_ge_0 = block_table >= 0  # attention.py:208
+        block_table_lt_P = block_table < P
+        k_cache_guard = block_table_ge_0 & block_table_lt_P
+        s_lane_2 = tl.arange(0, 64)[:, None]
+        kv_2 = s_step_times_64 + s_lane_2
+        in_range_2 = kv_2 < context_lens
+        k_cache_guard_3 = in_range_2 & k_cache_guard
         k_cache = tl.load(
-            k_cache_ptr + h.to(tl.int64) * k_cache_h_stride + block_table_2.to(tl.int64) * k_cache_p_stride
-            + slot_2.to(tl.int64) * k_cache_o_stride + e,
-            mask=k_cache_guard_6, other=0.0
+            k_cache_ptr + block_table.to(tl.int64) * k_cache_p_stride + h.to(tl.int64) * k_cache_h_stride
+            + s_lane_2.to(tl.int64) * k_cache_o_stride + e,
+            mask=k_cache_guard_3, other=0.0
         )
         qk = tl.dot(q, k_cache.T)
         v_cache = tl.load(  # attention.py:210
-            v_cache_ptr + h.to(tl.int64) * v_cache_h_stride + block_table_2.to(tl.int64) * v_cache_p_stride
-            + slot_2.to(tl.int64) * v_cache_o_stride + w,
-            mask=k_cache_guard_6, other=0.0
+            v_cache_ptr + block_table.to(tl.int64) * v_cache_p_stride + h.to(tl.int64) * v_cache_h_stride
+            + s_lane_2.to(tl.int64) * v_cache_o_stride + w,
+            mask=k_cache_guard_3, other=0.0
         )
         s = qk * scale_times_log2e  # attention.py:281
         s_step_mod_8 = s_step % 8  # attention.py:206
@@ -210,82 +209,12 @@ def paged_attention(
             o_b_scaled = acc_o * alpha_b
             o = o_a_scaled + o_b_scaled
             m_piece, m_before, l_before, o_before = tl.full((16, 1), float("-inf"), tl.float32), m, l, o
-        m_chunk = max_over_s_lane(s)
-        # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
-        m_limit = m_piece + 8.0
-        m_grows = m_limit < m_chunk
-        m_new = tl.where(m_grows, m_chunk, m_piece)
-        is_empty = m_new == float("-inf")
-        m_safe = tl.where(is_empty, 0.0, m_new)
-        alpha_exponent = m_piece - m_safe
-        alpha = tl.exp2(alpha_exponent)
-        p_exponent = s - m_safe
-        p = tl.exp2(p_exponent)
-        l_scaled = l_piece * alpha
-        l_chunk = sum_over_s_lane(p)
-        l_new = l_scaled + l_chunk
-        acc_o_scaled = acc_o * alpha
-        p_bf16 = p.to(tl.bfloat16)
-        acc_o_new = tl.dot(p_bf16, v_cache, acc_o_scaled)
-        m_piece, l_piece, acc_o = m_new, l_new, acc_o_new
-    last_steps = tl.max(tl.reshape(steps, (16,)), 0)  # attention.py:206
-    for s_step in tl.range(first_full_steps, last_steps, num_stages=3):
-        s_step_times_64 = s_step * 64
-        kv = s_step_times_64 + s_lane
-        in_range = kv < context_lens
-        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:208
-        kv_2 = s_step_times_64 + s_lane_2
-        kv_over_64_2 = kv_2 // 64
-        in_range_2 = kv_2 < context_lens
-        block_table_guard_at_most_2 = kv_over_64_2 >= 0
-        block_table_guard_below_2 = kv_over_64_2 < M
-        block_table_guard_3 = block_table_guard_at_most_2 & block_table_guard_below_2
-        block_table_guard_4 = in_range_2 & block_table_guard_3
-        block_table_2 = tl.load(
-            block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64_2, mask=block_table_guard_4, other=0
-        )
-        slot_2 = kv_2 % 64
-        block_table_ge_0_2 = block_table_2 >= 0
-        block_table_lt_P_2 = block_table_2 < P
-        k_cache_guard_5 = block_table_ge_0_2 & block_table_lt_P_2
-        slot_ge_0_2 = slot_2 >= 0
-        slot_lt_64_2 = slot_2 < 64
-        k_cache_guard_6 = slot_ge_0_2 & slot_lt_64_2
-        k_cache_guard_7 = k_cache_guard_5 & k_cache_guard_6
-        k_cache_guard_8 = in_range_2 & k_cache_guard_7
-        k_cache = tl.load(
-            k_cache_ptr + h.to(tl.int64) * k_cache_h_stride + block_table_2.to(tl.int64) * k_cache_p_stride
-            + slot_2.to(tl.int64) * k_cache_o_stride + e,
-            mask=k_cache_guard_8, other=0.0
-        )
-        exists_below = kv < key_plus_1  # attention.py:206
-        exists = in_range & exists_below
-        qk = tl.dot(q, k_cache.T)  # attention.py:208
-        v_cache = tl.load(  # attention.py:210
-            v_cache_ptr + h.to(tl.int64) * v_cache_h_stride + block_table_2.to(tl.int64) * v_cache_p_stride
-            + slot_2.to(tl.int64) * v_cache_o_stride + w,
-            mask=k_cache_guard_8, other=0.0
-        )
-        s = qk * scale_times_log2e  # attention.py:281
-        s_step_mod_8 = s_step % 8  # attention.py:206
-        new_piece = s_step_mod_8 == 0
-        if new_piece:
-            m = tl.maximum(m_before, m_piece)  # attention.py:210
-            is_empty = m == float("-inf")
-            m_safe = tl.where(is_empty, 0.0, m)
-            alpha_a_exponent = m_before - m_safe
-            alpha_a = tl.exp2(alpha_a_exponent)
-            alpha_b_exponent = m_piece - m_safe
-            alpha_b = tl.exp2(alpha_b_exponent)
-            l_a_scaled = l_before * alpha_a
-            l_b_scaled = l_piece * alpha_b
-            l = l_a_scaled + l_b_scaled
-            o_a_scaled = o_before * alpha_a
-            o_b_scaled = acc_o * alpha_b
-            o = o_a_scaled + o_b_scaled
-            m_piece, m_before, l_before, o_before = tl.full((16, 1), float("-inf"), tl.float32), m, l, o
-        s_masked = tl.where(exists, s, float("-inf"))
-        m_chunk = max_over_s_lane(s_masked)
+        s_masked = s
+        if s_step >= first_full_steps:
+            exists_below = kv < key_plus_1  # attention.py:206
+            exists = in_range & exists_below
+            s_masked = tl.where(exists, s, float("-inf"))
+        m_chunk = max_over_s_lane(s_masked)  # attention.py:210
         # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk
