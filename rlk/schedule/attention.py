@@ -29,6 +29,17 @@ CORES = 132  # SMs of the largest device
 FILLED = 2 * CORES  # programs that fill a device
 SLOWER_PERCENT = 107  # time of a row in tiles of two warpgroups, of that in tiles of three (decision 68)
 LARGEST_STATES = 1 << 28  # limit of the bytes of parallel pieces' states
+MERGED_ROWS = 4096
+"""Rows of all heads from which pieces stay in one loop: a row has a state of every piece that a table has
+room for. Loops take 20 ns a key while one wave runs all tiles; a merge about 1 ns for each piece of each row.
+16 heads on 8 of 128, in us by loops and by parallel pieces; keys fill the table, but in the last column:
+
+| queries | 512 keys | 1536 | 4096 | 8192 | 512, table of 8192 |
+|---|---|---|---|---|---|
+| 128 | 16.6, 23.3 | 36.0, 23.3 | 84.6, 58.3 | 164, 70 | 16.6, 49.6 |
+| 512 | 16.4, 44.1 | 35.7, 52.7 | 84.1, 183 | 162, 219 | 16.4, 154 |
+| 2 x 512 | 22.8, 79.9 | | | 171, 438 | |
+"""
 
 
 def fused_attention(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Target) -> Schedule:
@@ -255,7 +266,8 @@ def mean_rows(axis: Axis, extents: Mapping[str, int]) -> int:
 def parallel_pieces(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
     """Return the name of the streamed axis whose pieces should run in parallel (split-KV, flash decoding).
 
-    They should if one program per row tile would not fill the device, and their states fit in LARGEST_STATES.
+    They should if one program per row tile would not fill the device, their rows are few (MERGED_ROWS), and
+    their states fit in LARGEST_STATES.
     """
     walked = one_axis_of_rows(kernel, extents)
     found = roles(walked, extents)
@@ -269,6 +281,7 @@ def parallel_pieces(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
     wide = math.prod(extents.get(axis.name, 1) for axis in whole)
     segments = max(1, extents.get(rows.over or "", 1))
     pieces = extent_of(streamed.pieces, extents[streamed.name])
-    states = math.prod(others) // segments * indices_of(rows, extents) * (wide + 2) * pieces
+    merged = math.prod(others) // segments * indices_of(rows, extents)
     programs = math.prod(others) * -(-mean_rows(rows, extents) // MOST_ROWS)
-    return {streamed.name} if pieces > 1 and programs < FILLED and 4 * states <= LARGEST_STATES else set()
+    few = programs < FILLED and merged < MERGED_ROWS and 4 * merged * (wide + 2) * pieces <= LARGEST_STATES
+    return {streamed.name} if pieces > 1 and few else set()
