@@ -159,6 +159,13 @@ def test_an_edit_of_the_text_is_seen(pattern: str, new: str, monkeypatch: pytest
     assert edited(pattern, new, FORMS["packed"], monkeypatch)
 
 
+def test_a_segment_behind_empty_ones_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place that is tried first is for segments of one query each: here it is too low."""
+    inputs = packed(batch((0,) * 7 + (5,), (3,) * 7 + (20,), group=3, e=16, w=16))
+    assert_same(interpreted(inputs, 16), oracle(inputs))
+    assert edited(r"found = \(near \+ 1 >= count\)", "found = (near >= 0)", inputs, monkeypatch)
+
+
 @pytest.mark.parametrize("form", ["paged, one query each", "pages of two steps", "pages of a step, window"])
 def test_pages_of_whole_steps_are_looked_up_once(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their rows are masked still: nobody wrote what follows the last key of a page."""

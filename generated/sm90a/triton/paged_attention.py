@@ -22,9 +22,14 @@ import triton.language as tl
 
 
 @triton.jit
-def segment_of(begin_ptr, tile, count, EACH: tl.constexpr, TILE: tl.constexpr):
-    # Segment of a tile of rows: segment i starts at tile begin[i] * EACH // TILE + i.
-    low, high = 0, count
+def segment_near(begin_ptr, tile, count, EACH: tl.constexpr, TILE: tl.constexpr):
+    # As segment_of; the place among segments of one index each is tried first: decoding needs no other.
+    near = tl.maximum(tl.minimum((tile * TILE + TILE + EACH - 1) // (TILE + EACH), count - 1), 0)
+    below = tl.load(begin_ptr + near) * EACH // TILE + near <= tile
+    after = tl.load(begin_ptr + near + 1, mask=near + 1 < count, other=0) * EACH // TILE + near + 1
+    found = (near + 1 >= count) | (after > tile)
+    low = tl.where(below, tl.where(found, near, near + 1), 0)
+    high = tl.where(below, tl.where(found, near + 1, count), near)
     while high - low > 1:
         middle = (low + high) // 2
         later = tl.load(begin_ptr + middle) * EACH // TILE + middle > tile
@@ -119,7 +124,7 @@ def paged_attention(
     e = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 16 + B
     tile = tiles - 1 - tl.program_id(0) % tiles
-    b = segment_of(begin_q_ptr, tile, B, 4, 16)
+    b = segment_near(begin_q_ptr, tile, B, 4, 16)
     begin = tl.load(begin_q_ptr + b).to(tl.int32) * 4
     end = tl.load(end_q_ptr + b).to(tl.int32) * 4
     first = (tile - (begin // 16 + b)) * 16

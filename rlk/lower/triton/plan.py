@@ -22,7 +22,7 @@ from rlk.lower.triton.tma_tiles import tma_tiles_of
 from rlk.lower.triton.whole_pages import once_a_step
 from rlk.passes.rotation import Window, windows
 from rlk.passes.walk import walk
-from rlk.schedule.attention import rows_of
+from rlk.schedule.attention import ROWS_OF_WARPGROUP, rows_of
 from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import Target
@@ -118,7 +118,10 @@ def plan(
     nest, outer = kind(kernel), None
     stepped = once_a_step(kernel) if nest == "back_to_back_gemm" and target.vendor == "nvidia" else kernel
     bounded = bounds(stepped, dict(roles(stepped, extents).inside))
-    peeled = bounded if stepped is not kernel else peel(bounded)
+    found = roles(bounded, extents)
+    rows_axis = rows_of(bounded, found) if stepped is not kernel else None
+    few = rows_axis is not None and schedule.tile(str(rows_axis)) < ROWS_OF_WARPGROUP
+    peeled = bounded if few else peel(bounded)  # a step of few rows is shorter than filling its stages anew
     found = roles(peeled, extents)
     tiled = tuple(TiledAxis(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
     lengths = [(s.axis, s.tile) for s in tiled if s.tile > 1]
