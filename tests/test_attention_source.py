@@ -129,7 +129,8 @@ def test_one_loop_walks_all_pieces_and_merges_at_its_turns() -> None:
      ({"Q": 4096, "T": 4096, "B": 1, "S": 4096, "H": 8, "G": 4}, False),
      ({"Q": 128, "T": 128, "B": 1, "S": 8192, "H": 8, "G": 2}, True),
      ({"Q": 512, "T": 512, "B": 1, "S": 8192, "H": 8, "G": 2}, False),
-     ({"Q": 32, "T": 32, "B": 32, "S": 8192, "H": 8, "G": 2}, True)],
+     ({"Q": 16, "T": 16, "B": 16, "S": 8192, "H": 8, "G": 2}, True),
+     ({"Q": 32, "T": 32, "B": 32, "S": 8192, "H": 8, "G": 2}, False)],
 )  # fmt: skip
 def test_few_rows_have_their_pieces_apart(more: dict[str, int], apart: bool) -> None:
     found = heuristics.apart(of(FORMS["packed"]), sizes(FORMS["packed"], **more))

@@ -26,7 +26,16 @@ FEWEST_ROWS, MOST_ROWS = 16, 128  # rows of a tile: those of an MMA; those of tw
 WIDE = 128  # accumulator elements per row beyond which half as many rows fit
 FEW_ROWS_STAGES, STAGES = 3, 2
 CORES = 132  # SMs of the largest device
-FILLED = 2 * CORES  # programs that fill a device
+FILLED = 3 * CORES // 2
+"""Programs from which pieces stay in one loop. One H200, a query each, 8 heads of keys, in us by parallel
+pieces and by loops, with the most keys that a table has room for:
+
+| sequences | 576 of 1536 keys | 576 of 8192 | 576 of 32768 | 4096 of 8192 |
+|---|---|---|---|---|
+| 8 | 24.1, 21.1 | 28.3, 21.4 | 51.0, 21.1 | 51.8, 118 |
+| 16 | 26.7, 26.1 | 40.1, 25.2 | 86.6, 25.3 | 93.1, 142 |
+| 32 | 42.1, 28.6 | 65.6, 28.3 | 154, 28.5 | 180, 154 |
+"""
 SLOWER_PERCENT = 107  # time of a row in tiles of two warpgroups, of that in tiles of three (decision 68)
 LARGEST_STATES = 1 << 28  # limit of the bytes of parallel pieces' states
 MERGED_ROWS = 4096
@@ -59,7 +68,10 @@ def fused_attention(kernel: Kernel, found: Roles, extents: Mapping[str, int], ta
         # the choices below were measured on Hopper only
         return replace(scheduled(str(rows), held, tile, wide), descriptors=False)
     if by_table(kernel) or two_tensors(kernel):
-        return scheduled(str(rows), held, tile, wide)  # addresses take registers of all 8 warps
+        made = scheduled(str(rows), held, tile, wide)  # addresses take registers of all 8 warps
+        widths = {*lengths_of_rows(kernel, found, extents)}
+        decodes = tile == FEWEST_ROWS and widths == {WIDE} and by_table(kernel) and whole_pages(kernel)
+        return _decoding(made, found, _programs(kernel, found, tile, extents)) if decodes else made
     if held and wide <= WIDE:
         # two programs per SM: one runs its products while the other runs exp2
         tile = min(tile, ROWS_OF_WARPGROUP)
@@ -74,6 +86,35 @@ def fused_attention(kernel: Kernel, found: Roles, extents: Mapping[str, int], ta
     chunk = max((n for axis, n in found.inside if axis.chunk is not None), default=0)
     needed = 2 * (tile + FEW_ROWS_STAGES * chunk) * sum(widths)
     return replace(chosen, stages=FEW_ROWS_STAGES if needed <= target.shared << 10 else STAGES)
+
+
+def _programs(kernel: Kernel, found: Roles, tile: int, extents: Mapping[str, int]) -> int:
+    """Return the number of row tiles, of all heads and segments."""
+    rows, whole = rows_of(kernel, found), columns(kernel, found)
+    assert rows is not None
+    others = (extents.get(a.name, 1) for a in found.parallel if a not in (rows, *whole) and not a.piece)
+    return math.prod(others) * -(-mean_rows(rows, extents) // tile)
+
+
+def _decoding(chosen: Schedule, found: Roles, programs: int) -> Schedule:
+    """Return the schedule of 16 rows over pages of whole steps.
+
+    A lookup takes a stage: of three, none loads a step ahead. Five and two warps let three programs share a
+    multiprocessor, each with its next step on the way; two stages and 128 registers let four, which is faster
+    where all run at once and three per multiprocessor would not. One H200, 16 heads on 8, 576 keys, in us; of
+    1 and 16 sequences pieces run in parallel:
+
+    | sequences | 4 warps, 3 stages | 2, 5 | 4, 2, 128 registers |
+    |---|---|---|---|
+    | 1 | 19.2 | 18.7 | 22.2 |
+    | 16 | 26.4 | 24.7 | 28.8 |
+    | 64 | 52.0 | 52.4 | 47.7 |
+    | 256 | 192.0 | 158.1 | 166.4 |
+    """
+    pieces = any(axis.part is Part.PIECE for axis in found.parallel)
+    if not pieces and 3 * CORES < programs <= 4 * CORES:
+        return replace(chosen, warps=4, stages=2, registers=128)
+    return replace(chosen, warps=2, stages=5)
 
 
 def head_axes(kernel: Kernel, found: Roles) -> tuple[Axis, ...]:

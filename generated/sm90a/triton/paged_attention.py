@@ -1,7 +1,7 @@
 """paged_attention on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 6c0d804943e797e0
-schedule: tiles Q*G=16, W=128, 4 warps, 3 stages, unroll 1
+schedule: tiles Q*G=16, W=128, 4 warps, 2 stages, unroll 1, at most 128 registers
 inputs:
   q: bf16 [T, H=8, G=4, E=128]
   k_cache: bf16 [P, O=64, H=8, E=128]
@@ -168,7 +168,7 @@ def paged_attention(
     l_before = tl.full((16, 1), negative_zero(), tl.float32)
     o_before = tl.full((16, 128), negative_zero(), tl.float32)
     first_full_steps = tl.min(tl.reshape(full_steps, (16,)), 0)
-    for s_step in tl.range(0, last_steps, num_stages=3):
+    for s_step in tl.range(0, last_steps, num_stages=2):
         block_table_guard_at_most = s_step >= 0  # attention.py:207
         block_table_guard_below = s_step < M
         block_table_guard = block_table_guard_at_most & block_table_guard_below
