@@ -14,10 +14,12 @@ pytest.importorskip("triton")
 
 from rlk.errors import ScheduleError, UnsupportedError
 from rlk.interp.run import run
-from rlk.ir.nodes import Loop, MathModel, Store
+from rlk.ir.dims import Part
+from rlk.ir.nodes import Let, Load, Loop, MathModel, Store
 from rlk.lower import triton
 from rlk.lower.common.rescale import rescale_of
 from rlk.lower.common.segments import segments
+from rlk.lower.triton.whole_pages import once_a_step
 from rlk.passes.pipeline import launched
 from rlk.passes.walk import walk
 from rlk.schedule import heuristics
@@ -38,6 +40,8 @@ FORMS: dict[str, Inputs] = {
     "softcap and sinks": packed(RAGGED) | {"softcap": 3.0, "inv_softcap": 1 / 3.0, "sinks": SINKS},
     "paged": paged(RAGGED),
     "paged, one query each": paged(RAGGED.tail(1).only(0, 2, 3), 64),
+    "pages of two steps": paged(RAGGED, 128),
+    "pages of a step, window": paged(RAGGED, 64) | {"window": 70},
 }
 
 
@@ -88,11 +92,14 @@ def kernel_of(inputs: Inputs) -> Any:
 
 def statics(inputs: Inputs) -> dict[str, int]:
     _, heads, group, width = inputs["q"].shape
-    return {"H": heads, "G": group, "E": width, "W": inputs["v"].shape[-1]}
+    if "k_cache" not in inputs:
+        return {"H": heads, "G": group, "E": width, "W": inputs["v"].shape[-1]}
+    values = inputs["v_cache"].shape
+    return {"H": heads, "G": group, "E": width, "O": values[1], "W": values[-1]}
 
 
 def sizes(inputs: Inputs, **more: int) -> dict[str, int]:
-    rows, keys = len(inputs["q"]), len(inputs["k"])
+    rows, keys = len(inputs["q"]), len(inputs.get("k", ()))
     return {**statics(inputs), "B": len(inputs["begin_q"]), "Q": rows, "T": rows, "S": keys, **more}
 
 
@@ -119,7 +126,11 @@ def test_one_loop_walks_all_pieces_and_merges_at_its_turns() -> None:
 @pytest.mark.parametrize(
     ("more", "apart"),
     [({"Q": 8, "T": 8, "B": 8, "S": 8192}, True), ({"Q": 8, "T": 8, "B": 8, "S": 512}, False),
-     ({"Q": 4096, "T": 4096, "B": 1, "S": 4096, "H": 8, "G": 4}, False)],
+     ({"Q": 4096, "T": 4096, "B": 1, "S": 4096, "H": 8, "G": 4}, False),
+     ({"Q": 128, "T": 128, "B": 1, "S": 8192, "H": 8, "G": 2}, True),
+     ({"Q": 512, "T": 512, "B": 1, "S": 8192, "H": 8, "G": 2}, False),
+     ({"Q": 16, "T": 16, "B": 16, "S": 8192, "H": 8, "G": 2}, True),
+     ({"Q": 32, "T": 32, "B": 32, "S": 8192, "H": 8, "G": 2}, False)],
 )  # fmt: skip
 def test_few_rows_have_their_pieces_apart(more: dict[str, int], apart: bool) -> None:
     found = heuristics.apart(of(FORMS["packed"]), sizes(FORMS["packed"], **more))
@@ -147,6 +158,32 @@ def edited(pattern: str, new: str, inputs: Inputs, monkeypatch: pytest.MonkeyPat
 )
 def test_an_edit_of_the_text_is_seen(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert edited(pattern, new, FORMS["packed"], monkeypatch)
+
+
+def test_a_segment_behind_empty_ones_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place that is tried first is for segments of one query each: here it is too low."""
+    inputs = packed(batch((0,) * 7 + (5,), (3,) * 7 + (20,), group=3, e=16, w=16))
+    assert_same(interpreted(inputs, 16), oracle(inputs))
+    assert edited(r"found = \(near \+ 1 >= count\)", "found = (near >= 0)", inputs, monkeypatch)
+
+
+@pytest.mark.parametrize("form", ["paged, one query each", "pages of two steps", "pages of a step, window"])
+def test_pages_of_whole_steps_are_looked_up_once(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows are masked still: nobody wrote what follows the last key of a page."""
+    kernel = once_a_step(kernel_of(FORMS[form]))
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    tables = [let for loop in loops for let in loop.body.lets if param_of(let) == "block_table"]
+    assert len(tables) == 1 and not any(axis.part is Part.LANE for axis in tables[0].type.axes)
+    assert edited(r"k_cache_guard_(\d+) = in_range_2 & ", r"k_cache_guard_\1 = ", FORMS[form], monkeypatch)
+
+
+def test_pages_shorter_than_a_step_are_looked_up_for_every_row() -> None:
+    kernel = kernel_of(FORMS["paged"])
+    assert once_a_step(kernel) is kernel
+
+
+def param_of(let: Let) -> str:
+    return let.node.param if isinstance(let.node, Load) else ""
 
 
 def test_a_store_beyond_segments_is_refused() -> None:

@@ -43,8 +43,8 @@ RESERVED = (
         "from_vectors halved halves held high_product imax imin is_nan keep_k_order larger magnitude "
         "matrix_places memory merged merged_across merged_lanes mul mulhi multiply negative_zero "
         "next_work_tile number_of of_rows pair_across pair_along philox publish_work_tile put_pairs "
-        "put_sum put_sums read_work_tile rounded_down segment_of segment_of_few select signed_half "
-        "smaller square_root statistics_of sub_pair tile_registers tma_load to_vectors vector_of "
+        "put_sum put_sums read_work_tile rounded_down segment_near segment_of segment_of_few select "
+        "signed_half smaller square_root statistics_of sub_pair tile_registers tma_load to_vectors vector_of "
         "warp_products".split()
     )
 )

@@ -26,9 +26,29 @@ FEWEST_ROWS, MOST_ROWS = 16, 128  # rows of a tile: those of an MMA; those of tw
 WIDE = 128  # accumulator elements per row beyond which half as many rows fit
 FEW_ROWS_STAGES, STAGES = 3, 2
 CORES = 132  # SMs of the largest device
-FILLED = 2 * CORES  # programs that fill a device
+FILLED = 3 * CORES // 2
+"""Programs from which pieces stay in one loop. One H200, a query each, 8 heads of keys, in us by parallel
+pieces and by loops, with the most keys that a table has room for:
+
+| sequences | 576 of 1536 keys | 576 of 8192 | 576 of 32768 | 4096 of 8192 |
+|---|---|---|---|---|
+| 8 | 24.1, 21.1 | 28.3, 21.4 | 51.0, 21.1 | 51.8, 118 |
+| 16 | 26.7, 26.1 | 40.1, 25.2 | 86.6, 25.3 | 93.1, 142 |
+| 32 | 42.1, 28.6 | 65.6, 28.3 | 154, 28.5 | 180, 154 |
+"""
 SLOWER_PERCENT = 107  # time of a row in tiles of two warpgroups, of that in tiles of three (decision 68)
 LARGEST_STATES = 1 << 28  # limit of the bytes of parallel pieces' states
+MERGED_ROWS = 4096
+"""Rows of all heads from which pieces stay in one loop: a row has a state of every piece that a table has
+room for. Loops take 20 ns a key while one wave runs all tiles; a merge about 1 ns for each piece of each row.
+16 heads on 8 of 128, in us by loops and by parallel pieces; keys fill the table, but in the last column:
+
+| queries | 512 keys | 1536 | 4096 | 8192 | 512, table of 8192 |
+|---|---|---|---|---|---|
+| 128 | 16.6, 23.3 | 36.0, 23.3 | 84.6, 58.3 | 164, 70 | 16.6, 49.6 |
+| 512 | 16.4, 44.1 | 35.7, 52.7 | 84.1, 183 | 162, 219 | 16.4, 154 |
+| 2 x 512 | 22.8, 79.9 | | | 171, 438 | |
+"""
 
 
 def fused_attention(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Target) -> Schedule:
@@ -48,7 +68,10 @@ def fused_attention(kernel: Kernel, found: Roles, extents: Mapping[str, int], ta
         # the choices below were measured on Hopper only
         return replace(scheduled(str(rows), held, tile, wide), descriptors=False)
     if by_table(kernel) or two_tensors(kernel):
-        return scheduled(str(rows), held, tile, wide)  # addresses take registers of all 8 warps
+        made = scheduled(str(rows), held, tile, wide)  # addresses take registers of all 8 warps
+        widths = {*lengths_of_rows(kernel, found, extents)}
+        decodes = tile == FEWEST_ROWS and widths == {WIDE} and by_table(kernel) and whole_pages(kernel)
+        return _decoding(made, found, _programs(kernel, found, tile, extents)) if decodes else made
     if held and wide <= WIDE:
         # two programs per SM: one runs its products while the other runs exp2
         tile = min(tile, ROWS_OF_WARPGROUP)
@@ -63,6 +86,35 @@ def fused_attention(kernel: Kernel, found: Roles, extents: Mapping[str, int], ta
     chunk = max((n for axis, n in found.inside if axis.chunk is not None), default=0)
     needed = 2 * (tile + FEW_ROWS_STAGES * chunk) * sum(widths)
     return replace(chosen, stages=FEW_ROWS_STAGES if needed <= target.shared << 10 else STAGES)
+
+
+def _programs(kernel: Kernel, found: Roles, tile: int, extents: Mapping[str, int]) -> int:
+    """Return the number of row tiles, of all heads and segments."""
+    rows, whole = rows_of(kernel, found), columns(kernel, found)
+    assert rows is not None
+    others = (extents.get(a.name, 1) for a in found.parallel if a not in (rows, *whole) and not a.piece)
+    return math.prod(others) * -(-mean_rows(rows, extents) // tile)
+
+
+def _decoding(chosen: Schedule, found: Roles, programs: int) -> Schedule:
+    """Return the schedule of 16 rows over pages of whole steps.
+
+    A lookup takes a stage: of three, none loads a step ahead. Five and two warps let three programs share a
+    multiprocessor, each with its next step on the way; two stages and 128 registers let four, which is faster
+    where all run at once and three per multiprocessor would not. One H200, 16 heads on 8, 576 keys, in us; of
+    1 and 16 sequences pieces run in parallel:
+
+    | sequences | 4 warps, 3 stages | 2, 5 | 4, 2, 128 registers |
+    |---|---|---|---|
+    | 1 | 19.2 | 18.7 | 22.2 |
+    | 16 | 26.4 | 24.7 | 28.8 |
+    | 64 | 52.0 | 52.4 | 47.7 |
+    | 256 | 192.0 | 158.1 | 166.4 |
+    """
+    pieces = any(axis.part is Part.PIECE for axis in found.parallel)
+    if not pieces and 3 * CORES < programs <= 4 * CORES:
+        return replace(chosen, warps=4, stages=2, registers=128)
+    return replace(chosen, warps=2, stages=5)
 
 
 def head_axes(kernel: Kernel, found: Roles) -> tuple[Axis, ...]:
@@ -255,7 +307,8 @@ def mean_rows(axis: Axis, extents: Mapping[str, int]) -> int:
 def parallel_pieces(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
     """Return the name of the streamed axis whose pieces should run in parallel (split-KV, flash decoding).
 
-    They should if one program per row tile would not fill the device, and their states fit in LARGEST_STATES.
+    They should if one program per row tile would not fill the device, their rows are few (MERGED_ROWS), and
+    their states fit in LARGEST_STATES.
     """
     walked = one_axis_of_rows(kernel, extents)
     found = roles(walked, extents)
@@ -269,6 +322,7 @@ def parallel_pieces(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
     wide = math.prod(extents.get(axis.name, 1) for axis in whole)
     segments = max(1, extents.get(rows.over or "", 1))
     pieces = extent_of(streamed.pieces, extents[streamed.name])
-    states = math.prod(others) // segments * indices_of(rows, extents) * (wide + 2) * pieces
+    merged = math.prod(others) // segments * indices_of(rows, extents)
     programs = math.prod(others) * -(-mean_rows(rows, extents) // MOST_ROWS)
-    return {streamed.name} if pieces > 1 and programs < FILLED and 4 * states <= LARGEST_STATES else set()
+    few = programs < FILLED and merged < MERGED_ROWS and 4 * merged * (wide + 2) * pieces <= LARGEST_STATES
+    return {streamed.name} if pieces > 1 and few else set()

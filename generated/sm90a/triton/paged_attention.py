@@ -1,7 +1,7 @@
 """paged_attention on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 6c0d804943e797e0
-schedule: tiles Q*G=16, W=128, 4 warps, 3 stages, unroll 1
+schedule: tiles Q*G=16, W=128, 4 warps, 2 stages, unroll 1, at most 128 registers
 inputs:
   q: bf16 [T, H=8, G=4, E=128]
   k_cache: bf16 [P, O=64, H=8, E=128]
@@ -22,9 +22,14 @@ import triton.language as tl
 
 
 @triton.jit
-def segment_of(begin_ptr, tile, count, EACH: tl.constexpr, TILE: tl.constexpr):
-    # Segment of a tile of rows: segment i starts at tile begin[i] * EACH // TILE + i.
-    low, high = 0, count
+def segment_near(begin_ptr, tile, count, EACH: tl.constexpr, TILE: tl.constexpr):
+    # As segment_of; the place among segments of one index each is tried first: decoding needs no other.
+    near = tl.maximum(tl.minimum((tile * TILE + TILE + EACH - 1) // (TILE + EACH), count - 1), 0)
+    below = tl.load(begin_ptr + near) * EACH // TILE + near <= tile
+    after = tl.load(begin_ptr + near + 1, mask=near + 1 < count, other=0) * EACH // TILE + near + 1
+    found = (near + 1 >= count) | (after > tile)
+    low = tl.where(below, tl.where(found, near, near + 1), 0)
+    high = tl.where(below, tl.where(found, near + 1, count), near)
     while high - low > 1:
         middle = (low + high) // 2
         later = tl.load(begin_ptr + middle) * EACH // TILE + middle > tile
@@ -119,7 +124,7 @@ def paged_attention(
     e = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 16 + B
     tile = tiles - 1 - tl.program_id(0) % tiles
-    b = segment_of(begin_q_ptr, tile, B, 4, 16)
+    b = segment_near(begin_q_ptr, tile, B, 4, 16)
     begin = tl.load(begin_q_ptr + b).to(tl.int32) * 4
     end = tl.load(end_q_ptr + b).to(tl.int32) * 4
     first = (tile - (begin // 16 + b)) * 16
@@ -155,42 +160,41 @@ def paged_attention(
     steps = seen_plus_63 // 64
     s_lane = tl.arange(0, 64)[None, :]
     scale_times_log2e = scale * 1.442695  # attention.py:281
-    first_full_steps = tl.min(tl.reshape(full_steps, (16,)), 0)  # attention.py:206
+    last_steps = tl.max(tl.reshape(steps, (16,)), 0)  # attention.py:206
     m_piece = tl.full((16, 1), float("-inf"), tl.float32)
     l_piece = tl.full((16, 1), 0.0, tl.float32)
     acc_o = tl.full((16, 128), 0.0, tl.float32)
     m_before = tl.full((16, 1), float("-inf"), tl.float32)
     l_before = tl.full((16, 1), negative_zero(), tl.float32)
     o_before = tl.full((16, 128), negative_zero(), tl.float32)
-    for s_step in tl.range(0, first_full_steps, num_stages=3):
-        s_step_times_64 = s_step * 64
-        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:208
-        kv_2 = s_step_times_64 + s_lane_2
-        kv_over_64_2 = kv_2 // 64
-        block_table_guard_at_most_2 = kv_over_64_2 >= 0
-        block_table_guard_below_2 = kv_over_64_2 < M
-        block_table_guard_2 = block_table_guard_at_most_2 & block_table_guard_below_2
-        block_table_2 = tl.load(
-            block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64_2, mask=block_table_guard_2, other=0
+    first_full_steps = tl.min(tl.reshape(full_steps, (16,)), 0)
+    for s_step in tl.range(0, last_steps, num_stages=2):
+        block_table_guard_at_most = s_step >= 0  # attention.py:207
+        block_table_guard_below = s_step < M
+        block_table_guard = block_table_guard_at_most & block_table_guard_below
+        block_table = tl.load(
+            block_table_ptr + b.to(tl.int64) * block_table_b_stride + s_step, mask=block_table_guard, other=0
         )
-        slot_2 = kv_2 % 64
-        block_table_ge_0_2 = block_table_2 >= 0
-        block_table_lt_P_2 = block_table_2 < P
-        k_cache_guard_4 = block_table_ge_0_2 & block_table_lt_P_2
-        slot_ge_0_2 = slot_2 >= 0
-        slot_lt_64_2 = slot_2 < 64
-        k_cache_guard_5 = slot_ge_0_2 & slot_lt_64_2
-        k_cache_guard_6 = k_cache_guard_4 & k_cache_guard_5
+        s_step_times_64 = s_step * 64  # attention.py:206
+        kv = s_step_times_64 + s_lane
+        in_range = kv < context_lens
+        block_table_ge_0 = block_table >= 0  # attention.py:208
+        block_table_lt_P = block_table < P
+        k_cache_guard = block_table_ge_0 & block_table_lt_P
+        s_lane_2 = tl.arange(0, 64)[:, None]
+        kv_2 = s_step_times_64 + s_lane_2
+        in_range_2 = kv_2 < context_lens
+        k_cache_guard_3 = in_range_2 & k_cache_guard
         k_cache = tl.load(
-            k_cache_ptr + h.to(tl.int64) * k_cache_h_stride + block_table_2.to(tl.int64) * k_cache_p_stride
-            + slot_2.to(tl.int64) * k_cache_o_stride + e,
-            mask=k_cache_guard_6, other=0.0
+            k_cache_ptr + block_table.to(tl.int64) * k_cache_p_stride + h.to(tl.int64) * k_cache_h_stride
+            + s_lane_2.to(tl.int64) * k_cache_o_stride + e,
+            mask=k_cache_guard_3, other=0.0
         )
         qk = tl.dot(q, k_cache.T)
         v_cache = tl.load(  # attention.py:210
-            v_cache_ptr + h.to(tl.int64) * v_cache_h_stride + block_table_2.to(tl.int64) * v_cache_p_stride
-            + slot_2.to(tl.int64) * v_cache_o_stride + w,
-            mask=k_cache_guard_6, other=0.0
+            v_cache_ptr + block_table.to(tl.int64) * v_cache_p_stride + h.to(tl.int64) * v_cache_h_stride
+            + s_lane_2.to(tl.int64) * v_cache_o_stride + w,
+            mask=k_cache_guard_3, other=0.0
         )
         s = qk * scale_times_log2e  # attention.py:281
         s_step_mod_8 = s_step % 8  # attention.py:206
@@ -210,82 +214,12 @@ def paged_attention(
             o_b_scaled = acc_o * alpha_b
             o = o_a_scaled + o_b_scaled
             m_piece, m_before, l_before, o_before = tl.full((16, 1), float("-inf"), tl.float32), m, l, o
-        m_chunk = max_over_s_lane(s)
-        # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
-        m_limit = m_piece + 8.0
-        m_grows = m_limit < m_chunk
-        m_new = tl.where(m_grows, m_chunk, m_piece)
-        is_empty = m_new == float("-inf")
-        m_safe = tl.where(is_empty, 0.0, m_new)
-        alpha_exponent = m_piece - m_safe
-        alpha = tl.exp2(alpha_exponent)
-        p_exponent = s - m_safe
-        p = tl.exp2(p_exponent)
-        l_scaled = l_piece * alpha
-        l_chunk = sum_over_s_lane(p)
-        l_new = l_scaled + l_chunk
-        acc_o_scaled = acc_o * alpha
-        p_bf16 = p.to(tl.bfloat16)
-        acc_o_new = tl.dot(p_bf16, v_cache, acc_o_scaled)
-        m_piece, l_piece, acc_o = m_new, l_new, acc_o_new
-    last_steps = tl.max(tl.reshape(steps, (16,)), 0)  # attention.py:206
-    for s_step in tl.range(first_full_steps, last_steps, num_stages=3):
-        s_step_times_64 = s_step * 64
-        kv = s_step_times_64 + s_lane
-        in_range = kv < context_lens
-        s_lane_2 = tl.arange(0, 64)[:, None]  # attention.py:208
-        kv_2 = s_step_times_64 + s_lane_2
-        kv_over_64_2 = kv_2 // 64
-        in_range_2 = kv_2 < context_lens
-        block_table_guard_at_most_2 = kv_over_64_2 >= 0
-        block_table_guard_below_2 = kv_over_64_2 < M
-        block_table_guard_3 = block_table_guard_at_most_2 & block_table_guard_below_2
-        block_table_guard_4 = in_range_2 & block_table_guard_3
-        block_table_2 = tl.load(
-            block_table_ptr + b.to(tl.int64) * block_table_b_stride + kv_over_64_2, mask=block_table_guard_4, other=0
-        )
-        slot_2 = kv_2 % 64
-        block_table_ge_0_2 = block_table_2 >= 0
-        block_table_lt_P_2 = block_table_2 < P
-        k_cache_guard_5 = block_table_ge_0_2 & block_table_lt_P_2
-        slot_ge_0_2 = slot_2 >= 0
-        slot_lt_64_2 = slot_2 < 64
-        k_cache_guard_6 = slot_ge_0_2 & slot_lt_64_2
-        k_cache_guard_7 = k_cache_guard_5 & k_cache_guard_6
-        k_cache_guard_8 = in_range_2 & k_cache_guard_7
-        k_cache = tl.load(
-            k_cache_ptr + h.to(tl.int64) * k_cache_h_stride + block_table_2.to(tl.int64) * k_cache_p_stride
-            + slot_2.to(tl.int64) * k_cache_o_stride + e,
-            mask=k_cache_guard_8, other=0.0
-        )
-        exists_below = kv < key_plus_1  # attention.py:206
-        exists = in_range & exists_below
-        qk = tl.dot(q, k_cache.T)  # attention.py:208
-        v_cache = tl.load(  # attention.py:210
-            v_cache_ptr + h.to(tl.int64) * v_cache_h_stride + block_table_2.to(tl.int64) * v_cache_p_stride
-            + slot_2.to(tl.int64) * v_cache_o_stride + w,
-            mask=k_cache_guard_8, other=0.0
-        )
-        s = qk * scale_times_log2e  # attention.py:281
-        s_step_mod_8 = s_step % 8  # attention.py:206
-        new_piece = s_step_mod_8 == 0
-        if new_piece:
-            m = tl.maximum(m_before, m_piece)  # attention.py:210
-            is_empty = m == float("-inf")
-            m_safe = tl.where(is_empty, 0.0, m)
-            alpha_a_exponent = m_before - m_safe
-            alpha_a = tl.exp2(alpha_a_exponent)
-            alpha_b_exponent = m_piece - m_safe
-            alpha_b = tl.exp2(alpha_b_exponent)
-            l_a_scaled = l_before * alpha_a
-            l_b_scaled = l_piece * alpha_b
-            l = l_a_scaled + l_b_scaled
-            o_a_scaled = o_before * alpha_a
-            o_b_scaled = acc_o * alpha_b
-            o = o_a_scaled + o_b_scaled
-            m_piece, m_before, l_before, o_before = tl.full((16, 1), float("-inf"), tl.float32), m, l, o
-        s_masked = tl.where(exists, s, float("-inf"))
-        m_chunk = max_over_s_lane(s_masked)
+        s_masked = s
+        if s_step >= first_full_steps:
+            exists_below = kv < key_plus_1  # attention.py:206
+            exists = in_range & exists_below
+            s_masked = tl.where(exists, s, float("-inf"))
+        m_chunk = max_over_s_lane(s_masked)  # attention.py:210
         # numerators of up to 2 ** 8 keep the scale: most chunks rescale no sum
         m_limit = m_piece + 8.0
         m_grows = m_limit < m_chunk

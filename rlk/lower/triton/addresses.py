@@ -25,6 +25,7 @@ from rlk.passes.rotation import VECTOR, Window
 from rlk.passes.walk import walk
 
 ERRORS = abi.ERRORS.name
+FEW_ROWS = 16  # of a tile, up to which segments are thought to have a tile each
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +140,8 @@ class Addresses(Arguments):
         tile = self.e.let("tile", later if self.sees_what_follows(rows.axis) else f"{tiles} - 1 - {later}")
         listed, sizes = self.plan.listed, (str(found.each), str(rows.tile))
         if listed is None:
-            owner = self.e.helpers.call(
-                "segment_of", f"{found.begin}_ptr", tile, self.extent(over.axis), *sizes
-            )
+            search = "segment_near" if rows.tile <= FEW_ROWS else "segment_of"
+            owner = self.e.helpers.call(search, f"{found.begin}_ptr", tile, self.extent(over.axis), *sizes)
             name = self.e.let(axis_name(over.axis), owner)
         else:
             bounds, counts = (f"{found.begin}_ptr", f"{found.end}_ptr"), (str(listed), str(padded(listed)))

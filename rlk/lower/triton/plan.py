@@ -19,9 +19,10 @@ from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.thread_values import TiledAxis, fewer_elements
 from rlk.lower.common.tma_tiles import TmaTile
 from rlk.lower.triton.tma_tiles import tma_tiles_of
+from rlk.lower.triton.whole_pages import once_a_step
 from rlk.passes.rotation import Window, windows
 from rlk.passes.walk import walk
-from rlk.schedule.attention import rows_of
+from rlk.schedule.attention import ROWS_OF_WARPGROUP, rows_of
 from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import Target
@@ -116,13 +117,17 @@ def plan(
     """
     schedule.check_powers()
     extents = dict(signature.extents)
-    bounded = bounds(kernel, dict(roles(kernel, extents).inside))
-    peeled = peel(bounded)
+    nest, outer = kind(kernel), None
+    stepped = once_a_step(kernel) if nest == "back_to_back_gemm" and target.vendor == "nvidia" else kernel
+    bounded = bounds(stepped, dict(roles(stepped, extents).inside))
+    found = roles(bounded, extents)
+    rows_axis = rows_of(bounded, found) if stepped is not kernel else None
+    few = rows_axis is not None and schedule.tile(str(rows_axis)) < ROWS_OF_WARPGROUP
+    peeled = bounded if few else peel(bounded)  # a step of few rows is shorter than filling its stages anew
     found = roles(peeled, extents)
     tiled = tuple(TiledAxis(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
     lengths = [(s.axis, s.tile) for s in tiled if s.tile > 1]
     lengths += [(a, n) for a, n in found.inside if n > 1]
-    nest, outer = kind(kernel), None
     tma_tiles: dict[Value, TmaTile] = {}
     if nest == "back_to_back_gemm":
         dims = tuple(_attention_dims(peeled, tiled, found, extents))

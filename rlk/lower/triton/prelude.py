@@ -77,6 +77,22 @@ def segment_of(begin_ptr, tile, count, EACH: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
+def segment_near(begin_ptr, tile, count, EACH: tl.constexpr, TILE: tl.constexpr):
+    # As segment_of; the place among segments of one index each is tried first: decoding needs no other.
+    near = tl.maximum(tl.minimum((tile * TILE + TILE + EACH - 1) // (TILE + EACH), count - 1), 0)
+    below = tl.load(begin_ptr + near) * EACH // TILE + near <= tile
+    after = tl.load(begin_ptr + near + 1, mask=near + 1 < count, other=0) * EACH // TILE + near + 1
+    found = (near + 1 >= count) | (after > tile)
+    low = tl.where(below, tl.where(found, near, near + 1), 0)
+    high = tl.where(below, tl.where(found, near + 1, count), near)
+    while high - low > 1:
+        middle = (low + high) // 2
+        later = tl.load(begin_ptr + middle) * EACH // TILE + middle > tile
+        low, high = tl.where(later, low, middle), tl.where(later, middle, high)
+    return low
+
+
+@triton.jit
 def segment_of_few(
     begin_ptr, end_ptr, tile, COUNT: tl.constexpr, LANES: tl.constexpr, EACH: tl.constexpr, TILE: tl.constexpr
 ):
