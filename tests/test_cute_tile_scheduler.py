@@ -130,6 +130,11 @@ REFUSED = {
     "a tile whose end nobody says": (r", \*last_of\)\)", "))", "sent that nothing wrote"),
     "stages that nobody lets pass": (r"last_steps, all_steps, unroll", "0, 0, unroll", "were not read"),
     "sums before somebody wrote them": ("if rescales > 0:", "if rescales >= 0:", "read that nothing wrote"),
+    "keys of a step that no tile has": (r"if s_step \+ 2 < last_steps:", "if True:", "that nothing fills"),
+    "keys that are not waited for": (r"k_ring.consumer_wait\(k_next_state\)", "pass", "not read"),
+    "values that are not waited for": (
+        r"v_ring.consumer_wait\(k_consumer_state\)", "pass", "stage is cleared"
+    ),
     "the same tile again": (r"work_counter, Int32\(1\)", "work_counter, Int32(0)", "is taken twice"),
     "tiles that nobody draws": (r"\+ blocks$", "+ blocks + 1", "tiles of .* are taken"),
 }  # fmt: skip
@@ -235,7 +240,24 @@ def deaf(body: Body) -> Body:
 def hasty(body: Body) -> Body:
     free = Release("rows", 4)
     return tuple(
-        x for op in kept(body) for x in ((free, op) if isinstance(op, Repeat) and not passes(op) else (op,))
+        x
+        for op in kept(body)
+        for x in ((free, op) if isinstance(op, Repeat) and last_products(op) else (op,))
+    )
+
+
+def last_products(op: Repeat) -> bool:
+    """Return whether this is the step that issues the last scores: it waits for no more columns."""
+    return Reread("rows") in op.body and Wait("columns") not in op.body
+
+
+def greedy(body: Body) -> Body:
+    """Wait for columns in every step, as if one followed."""
+    return tuple(
+        replace(op, body=(*op.body[:3], Wait("columns"), *op.body[3:]))
+        if isinstance(op, Repeat) and last_products(op)
+        else op
+        for op in body
     )
 
 
@@ -248,6 +270,7 @@ def hasty(body: Body) -> Body:
         (absent, [4], Hazard.UNREADY),
         (hasty, [2, 3, 4], Hazard.OVERWRITE),
         (hasty, [3], Hazard.OVERWRITE),
+        (greedy, [3], Hazard.DEADLOCK),
     ],
 )
 def test_the_checker_finds_who_waits_too_much_and_who_frees_too_early(

@@ -188,6 +188,11 @@ def folded(x, stride, combine):
     return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
+def held(x):
+    # x, from a lane to itself: the compiler keeps it in a register, and does not compute it again.
+    return cute.arch.shuffle_sync_bfly(x, offset=0)
+
+
 def imax(a, b):
     # The maximum of integers.
     return cutlass.max(a, b)
@@ -498,7 +503,7 @@ def prefix_attention_1_step(
     k_step, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor, k_prefix_factor,
     v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece,
     m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value, first_steps, scale_times_log2e, quad,
-    begin_prefix_plus_whole, until, mine, group, masked: cutlass.Constexpr, more: cutlass.Constexpr
+    begin_prefix_plus_whole, until, mine, group, last_steps, masked: cutlass.Constexpr, more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
     # Parameters: step; pipeline states, pipelines; tiles; wgmma, S and P; row statistics, accumulators; scalars.
@@ -558,7 +563,6 @@ def prefix_attention_1_step(
                 acc_o[r, c] = mul(acc_o[r, c], alpha)
             m_piece[r], l_piece[r] = m_new, l_scaled
     if cutlass.const_expr(more):
-        k_prefix_ring.consumer_wait(k_consumer_state)
         multiply(
             mma_qk, qk_fragment, q_factor[None, None, None, 0],
             k_prefix_factor[None, None, None, k_consumer_state.index], False, 8
@@ -597,7 +601,6 @@ def prefix_attention_1_step(
             l_chunk_of_row_2 = sum_over_k_lane_of_thread(p_2)
             for i in cutlass.range_constexpr(2):
                 l_chunk_parts[2 * r + i] = l_chunk_of_row_2[i]
-    v_prefix_ring.consumer_wait(v_consumer_state)
     if cutlass.const_expr(masked):
         if (begin_prefix_plus_whole < k_begin + 64):
             column = 8 * (mine % 8)
@@ -615,16 +618,24 @@ def prefix_attention_1_step(
     multiply(
         mma_pv, acc_o_fragment, p_bf16_fragment, v_prefix_factor[None, None, None, v_consumer_state.index], True, 4
     )
+    if cutlass.const_expr(more):
+        k_next_state = k_consumer_state.clone()
+        k_next_state.advance()
+        if k_step + 2 < last_steps:
+            k_prefix_ring.consumer_wait(k_next_state)
     l_chunk = sum_over_k_lane([l_chunk_parts[i] for i in range(4)])  # attention.py:257
     l_new = [l_piece[r] + l_chunk[r] for r in range(2)]
     for r in cutlass.range_constexpr(2):
         l_piece[r] = l_new[r]
+    if cutlass.const_expr(more):
+        v_prefix_ring.consumer_wait(k_consumer_state)
     warpgroup.wait_group(0)
     if cutlass.const_expr(more):
         k_prefix_ring.consumer_release(k_consumer_state)
-        k_consumer_state.advance()
     v_prefix_ring.consumer_release(v_consumer_state)
-    v_consumer_state.advance()
+    v_consumer_state = k_consumer_state.clone()
+    if cutlass.const_expr(more):
+        k_consumer_state = k_next_state
     return k_consumer_state, v_consumer_state, rescales
 
 
@@ -814,7 +825,8 @@ def prefix_attention_1(
             place_value = [load_where(inside[r], place, token[r], Int32(1073741824)) for r in range(2)]
             place_plus_1 = [place_value[r] + 1 for r in range(2)]  # attention.py:313
             until = [place_plus_1[r] + begin_prefix_value for r in range(2)]
-            m_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:255
+            scale_times_log2e = held(scale_times_log2e)  # attention.py:255
+            m_piece = cute.make_rmem_tensor((2,), Float32)
             m_piece.fill(Float32(float("-inf")))
             l_piece = cute.make_rmem_tensor((2,), Float32)
             l_piece.fill(Float32(0.0))
@@ -839,21 +851,24 @@ def prefix_attention_1(
             warpgroup.wait_group(0)
             k_prefix_ring.consumer_release(k_consumer_state)
             k_consumer_state.advance()
+            if first_steps + 1 < last_steps:
+                k_prefix_ring.consumer_wait(k_consumer_state)
+            v_prefix_ring.consumer_wait(v_consumer_state)
             for k_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:257
                 k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
                     k_step, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor,
                     k_prefix_factor, v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment,
                     p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value,
-                    first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, masked=False,
-                    more=True
+                    first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, last_steps,
+                    masked=False, more=True
                 )
             for k_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
                 k_consumer_state, v_consumer_state, rescales = prefix_attention_1_step(
                     k_step, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor,
                     k_prefix_factor, v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment,
                     p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value,
-                    first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, masked=True,
-                    more=True
+                    first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, last_steps,
+                    masked=True, more=True
                 )
             with cute.arch.elect_one():
                 q_ring.consumer_release(tile_consumer_state)
@@ -861,8 +876,8 @@ def prefix_attention_1(
                 last_steps - 1, k_consumer_state, v_consumer_state, rescales, k_prefix_ring, v_prefix_ring, q_factor,
                 k_prefix_factor, v_prefix_tiles, v_prefix_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment,
                 p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o, o_before, begin_prefix_value,
-                first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, masked=True,
-                more=False
+                first_steps, scale_times_log2e, quad, begin_prefix_plus_whole, until, mine, group, last_steps,
+                masked=True, more=False
             )
             for k_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
                 k_prefix_ring.consumer_wait(k_consumer_state)

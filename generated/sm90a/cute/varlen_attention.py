@@ -152,6 +152,11 @@ def folded(x, stride, combine):
     return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
+def held(x):
+    # x, from a lane to itself: the compiler keeps it in a register, and does not compute it again.
+    return cute.arch.shuffle_sync_bfly(x, offset=0)
+
+
 def imax(a, b):
     # The maximum of integers.
     return cutlass.max(a, b)
@@ -429,7 +434,7 @@ def varlen_attention_units():
 def varlen_attention_step(
     s_step, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor, v_tiles, v_factor, mma_qk,
     mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before, l_before, acc_o_fragment, acc_o,
-    o_before, begin_k_value, first_steps, scale_times_log2e, quad, end_k_value, until, mine, group,
+    o_before, begin_k_value, first_steps, scale_times_log2e, quad, end_k_value, until, mine, group, last_steps,
     masked: cutlass.Constexpr, more: cutlass.Constexpr
 ):
     # One KV tile: online softmax of S, S of the next tile, O += P V.
@@ -490,7 +495,6 @@ def varlen_attention_step(
                 acc_o[r, c] = mul(acc_o[r, c], alpha)
             m_piece[r], l_piece[r] = m_new, l_scaled
     if cutlass.const_expr(more):
-        k_ring.consumer_wait(k_consumer_state)
         multiply(
             mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, k_consumer_state.index],
             False, 8
@@ -529,7 +533,6 @@ def varlen_attention_step(
             l_chunk_of_row_2 = sum_over_s_lane_of_thread(p_2)
             for i in cutlass.range_constexpr(2):
                 l_chunk_parts[2 * r + i] = l_chunk_of_row_2[i]
-    v_ring.consumer_wait(v_consumer_state)
     if cutlass.const_expr(masked):
         if (end_k_value < s_begin + 64):
             column = 8 * (mine % 8)
@@ -545,16 +548,24 @@ def varlen_attention_step(
             cute.arch.fence_view_async_shared()
             cute.arch.barrier(barrier_id=group, number_of_threads=128)
     multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, v_consumer_state.index], True, 4)
+    if cutlass.const_expr(more):
+        k_next_state = k_consumer_state.clone()
+        k_next_state.advance()
+        if s_step + 2 < last_steps:
+            k_ring.consumer_wait(k_next_state)
     l_chunk = sum_over_s_lane([l_chunk_parts[i] for i in range(4)])  # attention.py:81
     l_new = [l_piece[r] + l_chunk[r] for r in range(2)]
     for r in cutlass.range_constexpr(2):
         l_piece[r] = l_new[r]
+    if cutlass.const_expr(more):
+        v_ring.consumer_wait(k_consumer_state)
     warpgroup.wait_group(0)
     if cutlass.const_expr(more):
         k_ring.consumer_release(k_consumer_state)
-        k_consumer_state.advance()
     v_ring.consumer_release(v_consumer_state)
-    v_consumer_state.advance()
+    v_consumer_state = k_consumer_state.clone()
+    if cutlass.const_expr(more):
+        k_consumer_state = k_next_state
     return k_consumer_state, v_consumer_state, rescales
 
 
@@ -725,7 +736,8 @@ def varlen_attention(
             key = [query[r] + keys_minus_count for r in range(2)]  # attention.py:307
             key_plus_1 = [key[r] + 1 for r in range(2)]  # attention.py:313
             until = [key_plus_1[r] + begin_k_value for r in range(2)]
-            m_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
+            scale_times_log2e = held(scale_times_log2e)  # attention.py:79
+            m_piece = cute.make_rmem_tensor((2,), Float32)
             m_piece.fill(Float32(float("-inf")))
             l_piece = cute.make_rmem_tensor((2,), Float32)
             l_piece.fill(Float32(0.0))
@@ -750,19 +762,22 @@ def varlen_attention(
             warpgroup.wait_group(0)
             k_ring.consumer_release(k_consumer_state)
             k_consumer_state.advance()
+            if first_steps + 1 < last_steps:
+                k_ring.consumer_wait(k_consumer_state)
+            v_ring.consumer_wait(v_consumer_state)
             for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:81
                 k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
                     s_step, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor, v_tiles,
                     v_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
                     l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, scale_times_log2e, quad,
-                    end_k_value, until, mine, group, masked=False, more=True
+                    end_k_value, until, mine, group, last_steps, masked=False, more=True
                 )
             for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
                 k_consumer_state, v_consumer_state, rescales = varlen_attention_step(
                     s_step, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor, v_tiles,
                     v_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
                     l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, scale_times_log2e, quad,
-                    end_k_value, until, mine, group, masked=True, more=True
+                    end_k_value, until, mine, group, last_steps, masked=True, more=True
                 )
             with cute.arch.elect_one():
                 q_ring.consumer_release(tile_consumer_state)
@@ -770,7 +785,7 @@ def varlen_attention(
                 last_steps - 1, k_consumer_state, v_consumer_state, rescales, k_ring, v_ring, q_factor, k_factor,
                 v_tiles, v_factor, mma_qk, mma_pv, qk_fragment, qk, p_bf16_fragment, p_bf16, m_piece, l_piece, m_before,
                 l_before, acc_o_fragment, acc_o, o_before, begin_k_value, first_steps, scale_times_log2e, quad,
-                end_k_value, until, mine, group, masked=True, more=False
+                end_k_value, until, mine, group, last_steps, masked=True, more=False
             )
             for s_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
                 k_ring.consumer_wait(k_consumer_state)

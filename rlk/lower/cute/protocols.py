@@ -100,13 +100,20 @@ def attention_protocol(stages: int, consumers: int, steps: int, *, arrivals: int
 
 
 def scheduler_protocol(
-    stages: int, consumers: int, steps: tuple[int, ...], fewer: tuple[int, ...] = (), *, arrivals: int = 4
+    stages: int,
+    consumers: int,
+    steps: tuple[int, ...],
+    fewer: tuple[int, ...] = (),
+    *,
+    early: bool = True,
+    arrivals: int = 4,
 ) -> Protocol:
     """Return the protocol of a persistent block, each tile with steps as in `attention_protocol`.
 
     The first producer thread draws a tile, publishes it by a pipeline of one stage, and issues TMA loads;
     another stands for all others, which copy rows with it and never wait for that pipeline. fewer: how many
-    of a tile's last steps each consumer skips: it waits for their stages, and releases them unread.
+    of a tile's last steps each consumer skips: it waits for their stages, and releases them unread. early:
+    whether a consumer waits for the factors that it reads next while products run.
     """
 
     def read(ring: str, arrivals: int) -> tuple[Op, ...]:
@@ -118,10 +125,13 @@ def scheduler_protocol(
     first: list[Op] = []
     other: list[Op] = []
     multiplying: list[list[Op]] = [[] for _ in range(consumers)]
-    scores: tuple[Op, ...] = (Wait("columns"), Read("columns"))
-    sums: tuple[Op, ...] = (Wait("values"), Read("values"), Drain())
     freed = (Release("columns", arrivals), Release("values", arrivals))
-    passed = (Wait("columns"), Read("columns"), Wait("values"), Read("values"), Drain(), *freed)
+    columns: tuple[Op, ...] = (Wait("columns"),)
+    values: tuple[Op, ...] = (Wait("values"),)
+    sums = (*values[early:], Read("values"))
+    products: tuple[Op, ...] = (*columns[early:], Read("columns"), Reread("rows"), *sums)
+    soon = (columns if early else (), values if early else ())
+    passed = (*columns, Read("columns"), Wait("values"), Read("values"), Drain(), *freed)
     for count in steps:
         first += (*fill("work_tile", "rows"), Repeat(count, fill("columns", "values")), *fill("next_tile"))
         other += (Pass("work_tile"), *fill("rows"), *read("next_tile", 1))
@@ -129,9 +139,12 @@ def scheduler_protocol(
             less = min(count - 1, fewer[i] if fewer else 0)
             body += (
                 *read("work_tile", arrivals),
-                Wait("rows"), Read("rows"), *scores, Drain(), Release("columns", arrivals),
-                Repeat(count - 1 - less, (*scores, Reread("rows"), *sums, *freed)), Release("rows", arrivals),
-                *sums, Release("values", arrivals), Repeat(less, passed),
+                Wait("rows"), Read("rows"), *columns, Read("columns"), Drain(), Release("columns", arrivals),
+                *soon[0][: count - 1 - less], *soon[1],
+                Repeat(count - 2 - less, (*products, *soon[0], *soon[1], Drain(), *freed)),
+                Repeat(min(1, count - 1 - less), (*products, *soon[1], Drain(), *freed)),
+                Release("rows", arrivals), *sums, Drain(), Release("values", arrivals),
+                Repeat(less, passed),
             )  # fmt: skip
     all_read = consumers * arrivals
     rings = (

@@ -122,6 +122,9 @@ class State:
     def advance(self) -> None:
         self.count += 1
 
+    def clone(self) -> State:
+        return replace(self)
+
 
 # --- vectors ---
 

@@ -36,6 +36,7 @@ from rlk.lower.cute.attention.masks import clear, guards_of
 from rlk.lower.cute.attention.plan import AttentionPlan, Copies, Step
 from rlk.lower.cute.attention.producer import FRAGMENT, PLACE, ROWS, TRANSPOSED, AttentionEmitter
 from rlk.lower.cute.attention.step import (
+    K_NEXT,
     K_STATE,
     MASKED,
     MORE,
@@ -136,7 +137,7 @@ class ConsumerEmitter(AttentionEmitter):
         wanted = self.needed([*inside, *conditions, *self.plan.parts[0].loop.init])
         read = {let.value for let in wanted if isinstance(let.node, Load) and self.listed(let.value)}
         self.write((let for let in wanted if let.value not in of_steps | read), ROWS)
-        if self.plan.rare_together:
+        if self.plan.maximum_last:
             self.hold(self.top())
         self.uses("by_rows")
         self.carried = tuple(self.register(i, init) for i, init in enumerate(self.plan.parts[0].loop.init))
@@ -368,23 +369,52 @@ class ConsumerEmitter(AttentionEmitter):
             if lagging is not None and found is not None and not together:
                 self.restart(lagging, self[found.condition])
             with self.switch(MORE):
-                self.scores(K_STATE)
+                if not self.plan.waits_early:
+                    self.wait_for(self.plan.streamed[0], K_STATE)
+                self.score(part, 0, K_STATE)
             if together and lagging is not None:
                 self.boundary(part, name, lagging)
             if lagging is None:
                 late = self.rows_of_step(part, left)
             else:
                 late = self.with_maximum_as_it_was(lagging)
-            self.wait_for(self.plan.streamed[1], V_STATE)
+            if not self.plan.waits_early:
+                self.wait_for(self.plan.streamed[1], V_STATE)
             if self.plan.by_tma and (guards := guards_of(self.plan.streamed[1:])):
                 with self.where_masked():
                     clear(self, guards, V_STATE)
             self.sum(self.plan.last, 0, V_STATE)
+            if self.plan.waits_early:
+                self.end_early(part, name, late)
+                return
             self.end_of_step(part, late)
             self.line("warpgroup.wait_group(0)")
             with self.switch(MORE):
                 self.release(K_STATE, "")
             self.release("", V_STATE)
+
+    def end_early(self, part: Step, name: str, late: Late) -> None:
+        """Write the end of a step that waits for the factors of the next while O += P V is computed.
+
+        They are K of the step after it, and V. The branch of the first wait keeps the products together:
+        ptxas would put the exchanges of row sums between them.
+        """
+        k, v = (f"{copies.param}_ring" for copies in self.plan.streamed)
+        with self.switch(MORE):
+            self.line(f"{K_NEXT} = {K_STATE}.clone()")
+            self.line(f"{K_NEXT}.advance()")
+            with self.inner(f"if {name} + 2 < last_steps:"):
+                self.line(f"{k}.consumer_wait({K_NEXT})")
+        self.end_of_step(part, late)
+        with self.switch(MORE):
+            self.line(f"{v}.consumer_wait({K_STATE})")
+        self.line("warpgroup.wait_group(0)")
+        with self.switch(MORE):
+            self.line(f"{k}.consumer_release({K_STATE})")
+        self.line(f"{v}.consumer_release({V_STATE})")
+        self.line(f"{V_STATE} = {K_STATE}.clone()")
+        with self.switch(MORE):
+            self.line(f"{K_STATE} = {K_NEXT}")
 
     def rescale(self, part: Step, name: str) -> None:
         """Write the piece boundary: carried values that some steps replace, behind their condition."""
@@ -683,11 +713,6 @@ class ConsumerEmitter(AttentionEmitter):
 
     # --- products -------------------------------------------------------------------------------------------
 
-    def scores(self, state: str) -> None:
-        """Issue S of the next step."""
-        self.wait_for(self.plan.streamed[0], state)
-        self.score(self.plan.last, 0, state)
-
     def wait_for(self, copies: Copies, state: str) -> None:
         """Wait for a tile; a tile by cp.async needs a proxy fence before wgmma."""
         self.line(f"{copies.param}_ring.consumer_wait({state})")
@@ -731,10 +756,16 @@ class ConsumerEmitter(AttentionEmitter):
 
     def first_scores(self) -> tuple[Line, ...]:
         """Return the wait for the resident rows, and S of the first step."""
+        k, v = self.plan.streamed
         self.wait_for_resident()
-        self.scores(K_STATE)
+        self.wait_for(k, K_STATE)
+        self.score(self.plan.last, 0, K_STATE)
         self.line("warpgroup.wait_group(0)")
         self.release(K_STATE, "")
+        if self.plan.waits_early:
+            with self.inner("if first_steps + 1 < last_steps:"):
+                self.wait_for(k, K_STATE)
+            self.wait_for(v, V_STATE)
         return lines(self.lines)
 
     def wait_for_resident(self) -> None:

@@ -214,8 +214,18 @@ class AttentionPlan:
     @property
     def dynamic_schedule(self) -> bool:
         """Return whether blocks are persistent with a dynamic tile scheduler: one block fills an SM."""
-        wide = self.consumers > 1 and max(copies.elements for copies in self.copied) > WIDE
+        wide = self.consumers > 1 and self.widest > WIDE
         return self.ahead and self.by_tma and (wide or self.consumers >= FEW_REGISTERS or self.few_by_pages)
+
+    @property
+    def waits_early(self) -> bool:
+        """Return whether a step waits for the factors of the next while its own O += P V is computed."""
+        return self.dynamic_schedule and self.widest <= WIDE
+
+    @property
+    def widest(self) -> int:
+        """Return the elements of the widest row of a factor."""
+        return max(copies.elements for copies in self.copied)
 
     @property
     def smem_accumulators(self) -> tuple[int, ...]:
@@ -248,7 +258,7 @@ class AttentionPlan:
     def few_by_pages(self) -> bool:
         """Return whether TMA loads whole pages for two warpgroups, whose registers leave room."""
         pages = any(c.tma_tile is not None and c.tma_tile.page is not None for c in self.streamed)
-        return pages and self.consumers == 2 and max(copies.elements for copies in self.copied) <= WIDE
+        return pages and self.consumers == 2 and self.widest <= WIDE
 
     @property
     def released_early(self) -> tuple[Copies, ...]:
@@ -339,7 +349,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     )
     own, stepped = (tuple(map(len, made.batches(factors))) for factors in (resident, streamed))
     batches = None if made.ahead else (own, (*stepped, *(1,) * made.statistics_pipelined))
-    _sound(stages, consumers, batches, made.dynamic_schedule, len(made.released_early))
+    _sound(stages, consumers, batches, made.dynamic_schedule, made.waits_early, len(made.released_early))
     return made
 
 
@@ -592,6 +602,7 @@ def _sound(
     consumers: int,
     batches: tuple[tuple[int, ...], ...] | None,
     dynamic_schedule: bool,
+    waits_early: bool,
     early: int,
 ) -> None:
     """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
@@ -600,6 +611,6 @@ def _sound(
             verify(gradient_protocol(stages, consumers, steps, *batches, early=early))
         elif steps and dynamic_schedule:
             for fewer in ((), tuple(range(consumers)), (stages + 1, *(0,) * (consumers - 1))):
-                verify(scheduler_protocol(stages, consumers, (steps, 1, steps), fewer))
+                verify(scheduler_protocol(stages, consumers, (steps, 1, steps), fewer, early=waits_early))
         elif steps:
             verify(attention_protocol(stages, consumers, steps))

@@ -16,6 +16,7 @@ SWITCHES = (MASKED, MORE)
 PARAMETERS = {f"{name}: cutlass.Constexpr": name for name in SWITCHES}
 """Names of compile-time parameters by how a function declares them."""
 K_STATE, V_STATE = "k_consumer_state", "v_consumer_state"  # S of the next step is issued ahead of this V
+K_NEXT = "k_next_state"  # of K of the step after the next
 STATE = "consumer_state"  # of all streamed factors of a step, where none is issued ahead
 PRODUCER = "producer_state"  # of all streamed factors
 TILE_PRODUCER, TILE_CONSUMER = "tile_producer_state", "tile_consumer_state"  # of resident rows and work tiles
