@@ -1,4 +1,4 @@
-"""Runs a spec of loops on the device and in the oracle, alone: `python -m gpu.forms_child CASE FILE`."""
+"""Runs one spec on the device and in the oracle, alone: `python -m gpu.forms_child CASE FILE`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from inspect import signature
 
 import test_by_index
+import test_dense_rows
 import test_nested_streams
 import test_scans
 import torch
@@ -24,8 +25,16 @@ CASES = {
         for n in test_by_index.SPECS
         for rows in (5, 700)
     },
-    **{f"{n}, nested": (x, partial(test_nested_streams.case, n)) for n, x in test_nested_streams.SPECS.items()},
-    **{f"{n}, one by one": (x, partial(test_scans.case, n)) for n, x in test_scans.SPECS.items()},
+    **{
+        f"{n}, {how}": (x, partial(module.case, n))
+        for module, how in ((test_nested_streams, "nested"), (test_scans, "one by one"))
+        for n, x in module.SPECS.items()
+    },
+    **{
+        f"{n}, dense {rows} x {sizes['D']}": (x, partial(test_dense_rows.case, n, rows, **sizes))
+        for n, x in test_dense_rows.SPECS.items()
+        for rows, sizes in ((5, {"D": 48}), (300, {"D": 48}), (300, test_dense_rows.ODD))
+    },
 }
 """The spec of a case, and what draws its inputs."""
 
