@@ -114,8 +114,6 @@ SAID = {
     "dot_and_sum_of_one_axis": ("contracts K with L.dot and uses values along K", 's = L.keep(s, "s")'),
     "matrix_times_vector": ("with a vector: w has no other axis", "L.sum(a.to(f32) * w.to(f32), over=K"),
     "softmax_over_dynamic_rows": ("a reduction over the whole dynamic axis T", "without dynamic=True"),
-    "attention_of_batches": ("query rows M are not the segments of a ragged axis", "Ragged"),
-    "linear_attention": ("query rows M are not the segments of a ragged axis", "Ragged"),
     "pieces_of_two_products": ("two contractions by pieces of P", "first = L.keep(L.dot(...)"),
     "sum_of_batched_products": (
         "over B in the kernel of contractions",

@@ -13,12 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import test_dense_rows
 import torch
+from gpu.test_products_together import tensor
 from test_computed_factors import program, weighed
 from test_top import chunked
 
 from benchmarks import machine_code
 from rlk import ops  # noqa: F401  (registers what gradients need beside saved tensors)
+from rlk.backends import triton as compiling
 from rlk.backends.triton import compile_triton
 from rlk.lang import Variant
 from rlk.lower.common.emitted import Emitted
@@ -228,6 +231,58 @@ def test_products_of_bytes_take_k_in_ascending_order(on: str, tmp_path: Path) ->
     assert wrong.source != made.source
     with pytest.raises(ValueError, match="other elements of K"):
         compile_triton(wrong, on, tmp_path)
+
+
+USED = re.compile(r"(gdesc\[)?\bUR(\d+)")
+
+
+def without_a_value(text: str) -> list[str]:
+    """Return the instructions of machine code that read a uniform register before any wrote it."""
+    written, found = set(range(63, 64)), []
+    for code in re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][^;]*?)\s*;", text):
+        op, _, operands = code.partition(" ")
+        writes = re.match(r"(?:U|S2UR|R2UR|REDUX|VOTEU)", op) and re.match(r"\s*UR(\d+)", operands)
+        # a product whose first factor is in registers has the descriptor of the other in the upper two
+        inner = 2 if re.match(r"\s*R\d+, R\d+, gdesc", operands) else 0
+        reads = [int(n) + (inner if gdesc else 0) for gdesc, n in USED.findall(operands)][bool(writes) :]
+        if not written.issuperset(reads):
+            found.append(code)
+        if writes:
+            wide = 2 if ".64" in op and not op.startswith("USHF") or ".WIDE" in op else 1
+            written |= {int(writes[1]) + i for i in range(wide)}
+    return found
+
+
+@pytest.mark.parametrize("name", ["plain", "causal"])
+def test_addresses_of_tiles_in_one_place_have_values(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By ptxas 12.8, the control, wgmma reads elsewhere: on an H200 each of 7200 values was wrong."""
+    given = {n: tensor(x) for n, x in test_dense_rows.case(name, 300, **test_dense_rows.ODD).items()}
+    emitted = source(selection.invoke(test_dense_rows.SPECS[name], given, {}, {}, None), given)
+    found = []
+    for folder in (tmp_path / "ours", tmp_path / "as it comes"):
+        folder.mkdir()
+        compile_triton(emitted, "sm_90a", folder)
+        command = [str(DISASSEMBLER), "--dump-sass", str(folder / f"{name}.cubin")]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert text.count("HGMMA") > 4
+        found.append(without_a_value(text))
+        monkeypatch.setattr(compiling, "_tiles_share_a_place", lambda ptx: False)
+    assert found[0] == []
+    assert found[1] or compiling._release(triton.knobs.nvidia.ptxas) >= compiling._SOUND
+
+
+def test_sums_of_pieces_are_added_after_a_loop_of_one_step(tmp_path: Path) -> None:
+    """The control: without the option Triton begins the last piece's products with the earlier sum."""
+    given = {n: tensor(x) for n, x in test_dense_rows.case("decayed", 300, **test_dense_rows.ODD).items()}
+    emitted = source(selection.invoke(test_dense_rows.SPECS["decayed"], given, {}, {}, None), given)
+    begun = []
+    for text in (emitted.source, emitted.source.replace(", max_num_imprecise_acc=1", "")):
+        compile_triton(replace(emitted, source=text), "sm_90a", tmp_path)
+        operand = r"wgmma\.mma_async[^;]*?m64n32[^;]*?, (%?\w+), 1, 1(?:, \d)*;"
+        begun.append(re.findall(operand, (tmp_path / "decayed.ptx").read_text()).count("0"))
+    assert begun == [3, 2]
 
 
 def test_gradients_of_wide_rows_stay_in_registers(tmp_path: Path) -> None:

@@ -55,6 +55,12 @@ _TRITON_TARGETS: dict[str, tuple[str, int | str, int]] = {
 _WIDE_K = re.compile(r"xb?f16, #ttg\.dot_op<\{[^}]*kWidth = (?!2\b)")
 """Factors of 16 bits whose threads hold more than two neighbours along K: other sums than chain16."""
 
+_DESCRIPTOR = re.compile(r"(?:or\.b64|add\.s64)\s+%rd\d+, (%rd\d+), (-?\d+);")
+"""A shared tile as wgmma takes it: its address with a constant, whose upper half says how it is laid out."""
+_SOUND = (12, 9)
+"""The first ptxas that keeps the address of two tiles of other layouts that lie in one place, one after the
+other: 12.8 computes the second's ahead of the address that they share, out of a register without a value."""
+
 LINE_INFO = "TRITON_DISABLE_LINE_INFO"
 """Obeyed where it is set; else there are no line tables, most of a binary, which name Triton's own files."""
 
@@ -141,7 +147,11 @@ def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, 
     options["enable_fp_fusion"] = False
     if kernel.registers and _TRITON_TARGETS[target][0] == "cuda":
         options["maxnreg"] = kernel.registers
-    built = triton.compile(source, target=GPUTarget(*_TRITON_TARGETS[target]), options=options)
+    on = GPUTarget(*_TRITON_TARGETS[target])
+    built = triton.compile(source, target=on, options=options)
+    if _tiles_share_a_place(built.asm.get("ptx", "")) and _release(triton.knobs.nvidia.ptxas) < _SOUND:
+        with _other_assembler(triton.knobs.nvidia, kernel.name):
+            built = triton.compile(source, target=on, options=options)
     binary, text = ("cubin", "ptx") if "cubin" in built.asm else ("hsaco", "amdgcn")
     if binary == "cubin" and _WIDE_K.search(built.asm["ttgir"]):
         why = f"Triton {triton.__version__} gives mma.sync other elements of K than 16 neighbours"
@@ -150,6 +160,34 @@ def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, 
     (folder / file).write_bytes(built.asm[binary])
     (folder / f"{kernel.name}.{text}").write_text(built.asm[text])
     return _record(kernel, file, built.metadata)
+
+
+def _tiles_share_a_place(ptx: str) -> bool:
+    """Return whether wgmma reads shared tiles of two layouts at addresses that are made of one register."""
+    layouts: dict[str, set[int]] = {}
+    for base, constant in _DESCRIPTOR.findall(ptx) if "wgmma.mma_async" in ptx else ():
+        upper = int(constant) >> 32
+        if upper not in (0, -1):  # else the index of an element
+            layouts.setdefault(base, set()).add(upper)
+    return any(len(found) > 1 for found in layouts.values())
+
+
+def _release(assembler: Any) -> tuple[int, ...]:
+    return tuple(map(int, assembler.version.split(".")))
+
+
+@contextmanager
+def _other_assembler(knobs: Any, name: str) -> Iterator[None]:
+    """Let Triton assemble by the ptxas that it brings for Blackwell, which is a later one."""
+    other = getattr(knobs, "ptxas_blackwell", None)
+    if other is None or _release(other) < _SOUND:
+        raise ValueError(
+            f"{name} has tiles of two layouts in one place of shared memory, whose addresses ptxas "
+            f"{knobs.ptxas.version} mixes up; set TRITON_PTXAS_PATH to that of CUDA 12.9 or later"
+        )
+    with knobs.scope():
+        knobs.ptxas = other.path
+        yield
 
 
 def _record(kernel: KernelBuild, file: str, metadata: Any) -> LaunchRecord:

@@ -1,29 +1,51 @@
-"""Runs a spec of loops on the device and in the oracle, alone: `python -m gpu.forms_child CASE FILE`."""
+"""Runs one spec on the device and in the oracle, alone: `python -m gpu.forms_child CASE FILE`."""
 
 from __future__ import annotations
 
 import sys
+from functools import partial
+from inspect import signature
 
 import test_by_index
+import test_dense_rows
 import test_nested_streams
 import test_scans
 import torch
 from gpu.test_products_together import tensor
 
+
+def by_index(name: str, rows: int) -> dict[str, object]:
+    """Return inputs of a spec of rows that name matrices; ordered where there are many."""
+    return test_by_index.case(name, test_by_index.drawn(rows, ordered=rows > 5))
+
+
 CASES = {
-    **{f"{n} {rows} rows": (test_by_index, n, rows) for n in test_by_index.SPECS for rows in (5, 700)},
-    **{f"{name}, nested": (test_nested_streams, name, 0) for name in test_nested_streams.SPECS},
-    **{f"{name}, one by one": (test_scans, name, 0) for name in test_scans.SPECS},
+    **{
+        f"{n} {rows} rows": (test_by_index.SPECS[n], partial(by_index, n, rows))
+        for n in test_by_index.SPECS
+        for rows in (5, 700)
+    },
+    **{
+        f"{n}, {how}": (x, partial(module.case, n))
+        for module, how in ((test_nested_streams, "nested"), (test_scans, "one by one"))
+        for n, x in module.SPECS.items()
+    },
+    **{
+        f"{n}, dense {rows} x {sizes['D']}": (x, partial(test_dense_rows.case, n, rows, **sizes))
+        for n, x in test_dense_rows.SPECS.items()
+        for rows, sizes in ((5, {"D": 48}), (300, {"D": 48}), (300, test_dense_rows.ODD))
+    },
 }
-"""The module of a spec, its name, and its rows where the module asks for them."""
+"""The spec of a case, and what draws its inputs."""
 
 
 def main(case: str, where: str) -> None:
-    """Save what a spec returns on the device, and what the oracle wants."""
-    module, name, rows = CASES[case]
-    drawn = (module.drawn(rows, ordered=rows > 5),) if rows else ()
-    given = {n: tensor(x) for n, x in module.case(name, *drawn).items()}
-    found = [module.SPECS[name](**{n: x.to(on) for n, x in given.items()}) for on in ("cuda", "cpu")]
+    """Save what a spec returns on the device, and what the oracle wants, by the device's law of exp2."""
+    spec, drawn = CASES[case]
+    given = {n: tensor(x) for n, x in drawn().items()}
+    folds = "math" in signature(spec).parameters
+    law = {"math": spec.explain("cuda").math.value} if folds else {}
+    found = spec(**{n: x.cuda() for n, x in given.items()}), spec(**given, **law)
     got, want = (
         {str(i): t.cpu() for i, t in enumerate([each] if isinstance(each, torch.Tensor) else each)}
         for each in found

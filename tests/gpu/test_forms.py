@@ -1,4 +1,4 @@
-"""Loops over indices, streams in streams and carries have on a device the bits of the oracle."""
+"""Loops over indices, streams in streams, carries and dense rows have on a device the bits of the oracle."""
 
 from __future__ import annotations
 

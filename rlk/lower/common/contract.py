@@ -352,9 +352,7 @@ def dense_rows_error(kernel: Kernel) -> LoweringError:
     lets = {let.value: let for let in walk(kernel.body)}
     types = [lets[let.value].type for let in lets.values() if isinstance(let.node, Dot)]
     rows = next((t.axes[0] for t in types if isinstance(t, TileType) and t.axes), None)
-    instead = (
-        'rows of Ragged("Q", over=B), as in rlk/specs/attention.py, or L.keep of the scores and no stream'
-    )
+    instead = 'rows of Ragged("Q", over=B), as in rlk/specs/attention.py, or backend triton'
     lacks = f"fused attention whose query rows {rows} are not the segments of a ragged axis"
     return LoweringError(lacks, instead, error.loc)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from rlk.errors import Loc, LoweringError
-from rlk.ir.dims import Axis
+from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Dot, Let, Load, Loop, Select, Value, operands
 from rlk.ir.types import tile_axes
@@ -107,6 +107,8 @@ class Attention:
         of_rows, other = self.factors(let)
         turned = self.e[other] if self.streamed(other) == dot.over else f"{self.e[other]}.T"
         onto = "" if dot.onto is None else f", {self.e.whole(dot.onto, self.e.tile(let.value).axes)}"
+        if onto and fixed_extent(dot.over, dict(self.plan.signature.extents)) is not None:
+            onto += ", max_num_imprecise_acc=1"  # see contract.py: a loop of one step is removed
         return self.e.let(let.name or "acc", f"tl.dot({self.e[of_rows]}, {turned}{onto})")
 
     def enter(self, loop: Loop) -> None:

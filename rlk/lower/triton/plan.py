@@ -11,7 +11,7 @@ from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.nodes import Dot, Kernel, Load, Loop, Merge, Pos, Reduce, Role, Value
 from rlk.ir.types import TileType
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.contract import dense_rows_error, unfused_error
+from rlk.lower.common.contract import unfused_error
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.hoist_loads import hoist_loads, load_levels
 from rlk.lower.common.peel import peel
@@ -132,8 +132,6 @@ def plan(
     if nest == "back_to_back_gemm":
         dims = tuple(_attention_dims(peeled, tiled, found, extents))
         outer = dims[0].axis
-        if outer.over is None and target.vendor == "nvidia":
-            raise dense_rows_error(peeled)  # not run there yet without a fault
         if target.descriptors and schedule.descriptors:
             tma_tiles = tma_tiles_of(bounded, outer, {dim.axis: dim.length for dim in dims}, signature)
             peeled = bounded if tma_tiles else peeled
