@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from model_families import FAMILIES, LONGEST, VOCABULARY, equal
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlk import ops
 from rlk.errors import Code, LaunchError
@@ -221,6 +223,22 @@ def test_rows_stored_in_turn_have_the_gradients_of_merged_weights(leaves: int) -
     want = y.detach(), given.grad, torch.cat([each.grad for each in weights])
     assert all(map(equal, found[0], want))
     assert not equal(found[1][1], want[1])  # the control: one group, whose rows are in another order
+
+
+def test_backward_of_merged_weights_takes_nothing_from_the_host() -> None:
+    """An index of rows, made on the host, would stop it until the device has it."""
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen[str(op)] += 1
+            return op(*args, **(kwargs or {}))
+
+    x, weights = torch.randn(3, 64).bfloat16(), torch.randn(64, 64).bfloat16().split((32, 16, 16))
+    seen = Counter[str]()
+    y = products.merged_linear(x.requires_grad_(), weights, (None,) * 3, 8)
+    with Seen():
+        y.backward(torch.ones_like(y))
+    assert seen["aten.cat.default"] == 2 and not seen.keys() & {"aten.arange.default", "aten.index.Tensor"}
 
 
 def test_a_compiled_decoder_has_the_bits_of_the_eager_one(model: CausalLM) -> None:
