@@ -16,6 +16,8 @@ from rlk.runtime.call.entry import call
 from rlk.specs.matmul import column_sums
 
 Bias: TypeAlias = torch.Tensor | None
+WORD = torch.int64
+"""What pieces of rows are copied by."""
 
 
 def column_linear(x: torch.Tensor, w: torch.Tensor, bias: Bias, leaves: int) -> torch.Tensor:
@@ -202,7 +204,7 @@ class _InputGradient(torch.autograd.Function):
             rows, weight = d_y, w
             if len(ctx.sizes) > 1 and (ctx.leaves > 1 or ctx.groups > 1):  # else in the order of leaves
                 order = ctx.sizes, ctx.groups, ctx.leaves
-                rows, weight = _by_leaves(d_y, d_y.dim() - 1, *order), _by_leaves(w, 0, *order)
+                rows, weight = _columns_by_leaves(d_y, *order), _by_leaves(w, 0, *order)
             if ctx.ranks is None:
                 d_x = input_gradient(rows, weight, ctx.leaves)
             else:
@@ -261,3 +263,20 @@ def _by_leaves(
         part.reshape(*before, leaves, n // leaves, *behind) for part, n in zip(parts, sizes, strict=True)
     ]
     return torch.cat(pieces, dim + 1).reshape(x.shape)
+
+
+def _columns_by_leaves(
+    x: torch.Tensor, sizes: tuple[int, ...], groups: int, leaves: int
+) -> torch.Tensor:
+    """Return the columns of x [..., N] as `_by_leaves`; by words, where pieces are whole ones, faster."""
+    rows, each = x.reshape(-1, x.shape[-1]), WORD.itemsize // x.element_size()
+    if torch.compiler.is_compiling() or not _has_words(rows, each, sizes, groups, leaves):
+        return _by_leaves(rows, 1, sizes, groups, leaves).reshape(x.shape)
+    words = _by_leaves(rows.view(WORD), 1, tuple(n // each for n in sizes), groups, leaves)
+    return words.view(x.dtype).reshape(x.shape)
+
+
+def _has_words(rows: torch.Tensor, each: int, sizes: tuple[int, ...], groups: int, leaves: int) -> bool:
+    """Return whether pieces of rows [T, N] begin and end with words of so many elements."""
+    places = rows.stride(0), rows.storage_offset(), *(n // by for n in sizes for by in (groups, leaves))
+    return rows.stride(1) == 1 and all(place % each == 0 for place in places)
