@@ -35,6 +35,8 @@ from benchmarks.timing import (
     captured,
     measure,
     measure_host,
+    measure_host_in_turns,
+    measure_in_turns,
     timed,
 )
 from rlk.lower.triton.ranks import Exchange
@@ -63,7 +65,7 @@ SHAPES = ((4, 2048), (1, 8192))
 SMALL, FEW = "Qwen3-0.6B", 64
 """A model, and tokens of it whose layer takes the host longer than the device."""
 MODEL, WHOLE, ONE_LEAF, MEGATRON = "Qwen3-8B", "rlk_whole", "rlk_one_leaf", "megatron_cublas"
-"""WHOLE: the same layer, with as many leaves, that no ranks share."""
+"""WHOLE: the same layer, with as many leaves, that no ranks share; one rank's takes turns with it."""
 
 
 def together(launch: Launch) -> Timing:
@@ -358,6 +360,7 @@ def of_one_rank(style: str, m: int, n: int, k: int, *, grad: bool) -> Case:
         check=lambda: Checked(differing=bench_model.unequal(launch(shared)(), launch(whole)())),
         describe=partial(explained, x, whole.weight, leaves=LEAVES),
         timer=together,
+        turns=partial(measure_in_turns, seconds=SECONDS),
         extra=False,
         notes={"leaves": LEAVES, "compared": "with rlk.nn.Linear"},
     )
@@ -577,10 +580,14 @@ def torch_layer(model: str, layer: DecoderLayer, ranks: int, batch: int, grad: b
         return TorchLayer.of(own, layer, grad=grad, attention=sdpa(batch))
 
 
-def decoder_layer(model: str, batch: int, length: int, sp: bool, grad: bool, *, host: bool = False) -> Case:
+def decoder_layer(
+    model: str, batch: int, length: int, sp: bool, grad: bool, *, host: bool = False, graph: bool = False
+) -> Case:
     """A layer that all ranks share, beside Megatron-LM's way; of one rank, beside one that none share.
 
-    host: the host's time of a call is measured, the device is not waited for.
+    `parallelize` leaves the model of one rank as it is: both are one computation, and what their times differ
+    by is the measurement's. host: the host's time of a call is measured, the device is not waited for. graph:
+    replays of a CUDA graph are, in which the host has no part.
     """
     tokens, config, ranks = batch * length, config_of(model, LEAVES), rank_count()
     at = layers.whole(batch, length)
@@ -594,10 +601,12 @@ def decoder_layer(model: str, batch: int, length: int, sp: bool, grad: bool, *, 
         return passes(layer, tuple(layer.parameters()), rows), layer
 
     def passes(call: Callable[..., Any], weights: tuple[Tensor, ...], rows: slice = slice(None)) -> Launch:
-        inputs = tuple(t[rows].clone().requires_grad_(grad) for t in given)
-        if not grad:
-            return peers.without_grad(lambda: call(*inputs, at))
-        return peers.with_grad(lambda: call(*inputs, at), (*inputs, *weights), tuple(t[rows] for t in seeds))
+        inputs = tuple((t if ranks == 1 else t[rows].clone()).requires_grad_(grad) for t in given)
+        made = peers.without_grad(lambda: call(*inputs, at))
+        if grad:
+            seed = tuple(t[rows] for t in seeds)
+            made = peers.with_grad(lambda: call(*inputs, at), (*inputs, *weights), seed)
+        return captured(made) if graph else made
 
     def peer() -> Launch:
         layer = layer_of(model, LEAVES, None if ranks == 1 else False)
@@ -615,12 +624,15 @@ def decoder_layer(model: str, batch: int, length: int, sp: bool, grad: bool, *, 
         wanted = own(LEAVES, None)[0]()[:2]  # results, or gradients of x and the residual
         return Checked(differing=bench_model.unequal(launch()[:2], tuple(t[rows] for t in wanted)))
 
+    in_turns = partial(measure_in_turns, seconds=SECONDS)
+    if host:
+        in_turns = partial(measure_host_in_turns, calls=HOST_CALLS)
     every: dict[str, Callable[[], Launch]] = {MEGATRON: peer}
     if ranks == 1:
         every |= {WHOLE: lambda: own(LEAVES, None)[0], ONE_LEAF: lambda: own(1, None)[0]}
     return Case(
         op="decoder_layer",
-        passes=("fwd+bwd" if grad else "fwd") + (" host" if host else ""),
+        passes=("fwd+bwd" if grad else "fwd") + (" host" if host else " graph" if graph else ""),
         shape={"model": model, "B": batch, "S": length, "R": ranks, "sp": int(sp)},
         rlk=lambda: own(LEAVES, sp)[0],
         peers=every,
@@ -631,6 +643,7 @@ def decoder_layer(model: str, batch: int, length: int, sp: bool, grad: bool, *, 
         check=check,
         describe=lambda: bench_model.described(config),
         timer=by_host if host else together,
+        turns=in_turns if ranks == 1 else None,
         extra=False,
         notes={"leaves": LEAVES, "compared": "results or input gradients with those of one rank"},
     )
@@ -670,6 +683,7 @@ def of_one_device() -> Iterator[Case]:
         for batch, length in SHAPES:
             yield decoder_layer(MODEL, batch, length, False, grad)
         yield decoder_layer(SMALL, *SHAPES[0], False, grad)
+        yield decoder_layer(SMALL, *SHAPES[0], False, grad, graph=True)
         yield decoder_layer(SMALL, 1, FEW, False, grad, host=True)
         for m, n, k in ((8192, 4096, 4096), (8192, 4096, 12288), (FEW, 4096, 12288)):
             yield of_one_rank("row_parallel", m, n, k, grad=grad)

@@ -100,7 +100,8 @@ class Case:
 
     `moved` and `flops` count the fewest bytes through device memory and operations. `rlk` and each peer build
     a launch; a peer that cannot be built raises Absent. `reference` is the peer measured first and last.
-    `share` is the least part of the roofline, which without flops is the copy rate.
+    `share` is the least part of the roofline, which without flops is the copy rate. `turns` times rlk and the
+    reference in turns: of calls so alike that two measurements one after the other differ by more.
     """
 
     op: str
@@ -119,6 +120,7 @@ class Case:
     check: Callable[[], Checked] | None = None
     describe: Callable[[], Mapping[str, str]] | None = None
     timer: Callable[[Launch], Timing] | None = None
+    turns: Callable[[Sequence[Launch]], Sequence[Timing]] | None = None
     extra: bool = True
     notes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -135,21 +137,31 @@ class Session:
         """Time a launch the way its case asks for."""
         return case.timer(launch) if case.timer else measure(launch, seconds=self.seconds)
 
+    def wants(self, peer: str | None) -> bool:
+        """Return whether a peer, of whose name a beginning may be asked for, is measured."""
+        return peer is not None and (self.wanted is None or any(map(peer.startswith, self.wanted)))
+
 
 def run_case(case: Case, session: Session) -> dict[str, Any]:
-    """Measure one case: its reference peer first and last, every variant alone."""
+    """Measure one case: its reference peer first and last, or in turns with rlk; all others alone."""
     peers: dict[str, dict[str, Any]] = {}
     names = sorted(case.peers, key=lambda name: name != case.reference)
+    beside = case.reference if case.turns and session.wants(case.reference) else None
     for name in names:
-        peers[name] = _run_peer(case, session, name)
+        peers[name] = {} if name == beside else _run_peer(case, session, name)
     launch = case.rlk()
-    timing = session.time(case, launch)
+    if case.turns and beside:
+        timing, other = case.turns((launch, case.peers[beside]()))
+        spread = [round(t, 5) for t in other.spread]
+        peers[beside] = {"ms": round(other.ms, 5), "burst_ms": round(other.burst_ms, 5), "spread": spread}
+    else:
+        timing = session.time(case, launch)
     row = _row(case, session, timing)
     if case.extra:
         row["extra_mib"] = _extra(timing, launch)
     del launch
     row.update(_identity(case))
-    if case.reference and "ms" in peers.get(case.reference, {}):
+    if case.reference and case.reference != beside and "ms" in peers.get(case.reference, {}):
         peers[case.reference]["ms_again"] = _run_peer(case, session, case.reference).get("ms")
     if case.bar:
         row["bar"], row["holds"] = str(case.bar), case.bar.holds(timing.ms, peers)
@@ -161,8 +173,7 @@ def run_case(case: Case, session: Session) -> dict[str, Any]:
 
 
 def _run_peer(case: Case, session: Session, name: str) -> dict[str, Any]:
-    family = next((w for w in session.wanted or () if name.startswith(w)), None)
-    if session.wanted is not None and family is None:
+    if not session.wants(name):
         return {"absent": "not asked for"}
     launch: Launch | None = None
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,6 +16,7 @@ BURST_IDLE_S = 0.5
 BURST_LAUNCHES = 4
 WARM_LAUNCHES = 3
 MOST_LAUNCHES = 2000
+TURNS = 10
 
 Launch = Callable[[], Any]
 
@@ -73,6 +74,41 @@ def measure(launch: Launch, *, seconds: float = 1.0, flush: bool = True, clean: 
     return Timing(statistics.median(times), burst, (times[tenth], times[len(times) - 1 - tenth]))
 
 
+def measure_in_turns(launches: Sequence[Launch], *, seconds: float = 1.0) -> list[Timing]:
+    """Time launches of like work in turns, about `seconds` each: heat, clocks and the host are alike for all.
+
+    Every second round goes backwards. `ms` is the median over a launch's turns of their medians, `spread` the
+    quantiles of these.
+    """
+    for launch in launches:
+        for _ in range(WARM_LAUNCHES):
+            launch()
+    bursts = []
+    for launch in launches:
+        torch.cuda.synchronize()
+        time.sleep(BURST_IDLE_S)
+        bursts.append(statistics.median(timed(launch, BURST_LAUNCHES, flush=True)))
+    each = 1e3 * seconds / TURNS / max(*bursts, 1e-3)
+    number = int(max(BURST_LAUNCHES, min(MOST_LAUNCHES, each)))
+    found = _turns(launches, lambda launch: statistics.median(timed(launch, number, flush=True)))
+    tenth = TURNS // 10
+    return [
+        Timing(statistics.median(times), burst, (sorted(times)[tenth], sorted(times)[-1 - tenth]))
+        for times, burst in zip(found, bursts, strict=True)
+    ]
+
+
+def _turns(launches: Sequence[Launch], measured: Callable[[Launch], float]) -> list[list[float]]:
+    """Return what each launch measures in its turns."""
+    found: list[list[float]] = [[] for _ in launches]
+    order = list(zip(launches, found, strict=True))
+    for _ in range(TURNS):
+        for launch, times in order:
+            times.append(measured(launch))
+        order.reverse()
+    return found
+
+
 def measure_long(launch: Launch, *, seconds: float = 1.0) -> Timing:
     """Time a launch of 0.1 s to 10 s, and its memory: one to warm, then at least one, in about `seconds`."""
     launch()
@@ -106,17 +142,32 @@ def captured(call: Launch) -> Launch:
 
 def measure_host(call: Launch, *, calls: int = 2000, repeats: int = 5) -> Timing:
     """Time the host's side of a call; no repeat waits for the device; `ms` is the best repeat."""
+    _warm_host(call)
+    times = [_host_ms(call, calls) for _ in range(repeats)]
+    return Timing(min(times), statistics.median(times), (min(times), max(times)))
+
+
+def measure_host_in_turns(launches: Sequence[Launch], *, calls: int = 2000) -> list[Timing]:
+    """Time the host's side of calls in turns, as `measure_in_turns`; `ms` is the best turn of each."""
+    for launch in launches:
+        _warm_host(launch)
+    found = _turns(launches, lambda launch: _host_ms(launch, calls))
+    return [Timing(min(times), statistics.median(times), (min(times), max(times))) for times in found]
+
+
+def _warm_host(call: Launch) -> None:
     for _ in range(50):
         call()
     torch.cuda.synchronize()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        times.append(1e3 * (time.perf_counter() - start) / calls)
-        torch.cuda.synchronize()
-    return Timing(min(times), statistics.median(times), (min(times), max(times)))
+
+
+def _host_ms(call: Launch, calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    ms = 1e3 * (time.perf_counter() - start) / calls
+    torch.cuda.synchronize()
+    return ms
 
 
 def extra_mib(launch: Launch) -> float:

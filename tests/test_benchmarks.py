@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import bench_tokens, harness, page, report, rows
+from benchmarks import bench_tokens, harness, page, report, rows, timing
 from benchmarks.dry import shapes_alone
 from benchmarks.harness import Bar, Case, Checked, Room, Session, device_slug, line, run_case
 from benchmarks.merge import merged
@@ -99,6 +99,38 @@ def test_a_row_records_the_memory_of_every_variant(monkeypatch: pytest.MonkeyPat
     assert row["peers"]["torch_eager"] == {"absent": "out of memory"}
     assert "100 MiB MISSES" in line(row) and report.cells(row)[-1] == "100 (NO)"
     assert run_case(replace(case, room=Room(100.0)), Session(Ceilings(4e12, None), 1.0, None))["extra_holds"]
+
+
+def test_rlk_and_its_reference_take_turns_where_the_case_says_so() -> None:
+    """One time is of a slow phase of the machine: alone, the reference was measured before it."""
+    held: list[list[str]] = []
+
+    def turns(launches: Sequence[Launch]) -> list[Timing]:
+        held.append([launch() for launch in launches])
+        return [Timing(ms, ms, (ms, ms)) for ms in (0.8, 0.8)]
+
+    case = replace(fake_case(Bar(1.03, "liger")), turns=turns)
+    session = Session(Ceilings(4e12, None), 1.0, None)
+    row = run_case(case, session)
+    assert held == [["ours", "fast"]] and row["holds"] is True and row["ms"] == 0.8
+    assert row["peers"]["liger"] == {"ms": 0.8, "burst_ms": 0.8, "spread": [0.8, 0.8]}
+    assert list(row["peers"])[0] == "liger" and row["peers"]["slow"]["ms"] == 2.0
+    assert run_case(replace(case, turns=None), session)["holds"] is False  # the control: 0.5 beside 0.4
+    row = run_case(case, replace(session, wanted=frozenset({"slow"})))
+    assert len(held) == 1 and row["ms"] == 0.5 and row["peers"]["liger"] == {"absent": "not asked for"}
+
+
+def test_turns_go_forth_and_back() -> None:
+    order: list[int] = []
+    launches = [lambda at=at: order.append(at) for at in range(2)]
+
+    def measured(launch: Launch) -> float:
+        launch()
+        return float(len(order))
+
+    found = timing._turns(launches, measured)
+    assert order == [0, 1, 1, 0] * (timing.TURNS // 2) and timing.TURNS % 2 == 0
+    assert sum(found[0]) == sum(found[1])  # what grows with time is the same for both
 
 
 def test_peers_that_were_not_asked_for_are_recorded() -> None:

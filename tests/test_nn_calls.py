@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from model_families import FAMILIES, LONGEST, VOCABULARY, equal
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlk import ops
 from rlk.errors import Code, LaunchError
@@ -221,6 +223,48 @@ def test_rows_stored_in_turn_have_the_gradients_of_merged_weights(leaves: int) -
     want = y.detach(), given.grad, torch.cat([each.grad for each in weights])
     assert all(map(equal, found[0], want))
     assert not equal(found[1][1], want[1])  # the control: one group, whose rows are in another order
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"), [((32, 16, 16), 1), ((32, 16, 16), 2), ((64, 64), 1), ((24, 8, 8), 4)]
+)
+@pytest.mark.parametrize("leaves", (1, 4, 8))
+def test_copies_of_pieces_are_rows_in_the_order_of_leaves(
+    sizes: tuple[int, ...], groups: int, leaves: int
+) -> None:
+    """By words, and where no word is whole: pieces of 6 elements, an odd offset or row, another layout."""
+    stored = torch.arange(sum(sizes)).view(groups, -1).split([n // groups for n in sizes], 1)
+    order = torch.cat([rows.reshape(leaves, -1) for rows in stored], 1).flatten()
+    whole = torch.arange(3 * 7 * 141, dtype=torch.int16).view(3, 7, 141).view(torch.bfloat16)
+    by_words = []
+    n, by_columns = len(order), whole.mT.contiguous().mT
+    for x in (
+        whole[..., :n].contiguous(), whole[0, :, :n], whole[0, 0, 1:][:n], whole[0, 0, 4:][:n],
+        whole[:0, :, :n], by_columns[..., :n],
+    ):  # fmt: skip
+        rows = x.reshape(-1, n)
+        by_words.append(products._has_words(rows, 4, sizes, groups, leaves))
+        assert_same_bits(products._columns_by_leaves(x, sizes, groups, leaves), x[..., order])
+    whole_words = all(size // by % 4 == 0 for size in sizes for by in (groups, leaves))
+    assert by_words[0] == by_words[3] == whole_words and not by_words[1] and not by_words[2]
+    w = whole.flatten()[: 3 * n].view(-1, 3)
+    assert_same_bits(products._by_leaves(w, 0, sizes, groups, leaves), w[order])
+
+
+def test_backward_of_merged_weights_takes_nothing_from_the_host() -> None:
+    """An index of rows, made on the host, would stop it until the device has it."""
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen[str(op)] += 1
+            return op(*args, **(kwargs or {}))
+
+    x, weights = torch.randn(3, 64).bfloat16(), torch.randn(64, 64).bfloat16().split((32, 16, 16))
+    seen = Counter[str]()
+    y = products.merged_linear(x.requires_grad_(), weights, (None,) * 3, 8)
+    with Seen():
+        y.backward(torch.ones_like(y))
+    assert seen["aten.cat.default"] == 2 and not seen.keys() & {"aten.arange.default", "aten.index.Tensor"}
 
 
 def test_a_compiled_decoder_has_the_bits_of_the_eager_one(model: CausalLM) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -240,7 +241,7 @@ def test_a_share_is_saved_without_its_ranks(tmp_path: Path) -> None:
 def test_layers_of_one_rank_run_the_products_of_whole_layers(
     sp: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without an f32 part in memory, which `Ranks.total` would round."""
+    """Without an f32 part in memory, which `Ranks.total` would round, and with as many nodes of autograd."""
     monkeypatch.setattr(Ranks, "total", None)
     one = Ranks(fake_group(0, 1), 1, 0, sp)
     x, w, d_y = tensor_parallel_cases.factors()
@@ -252,21 +253,37 @@ def test_layers_of_one_rank_run_the_products_of_whole_layers(
         sizes = weight.shape[1], weight.shape[0]
         layers = [kind(*sizes, ranks=one, leaves=4, dtype=torch.bfloat16)]
         layers += [Linear(*sizes, parallel=parallel, leaves=n, dtype=torch.bfloat16) for n in (4, 1)]
-        found = []
+        found, steps = [], []
         for layer in layers:
             layer.weight.data, layer.bias.data = weight, seed[0]
             row = given.clone().requires_grad_()
             y = layer(row)
             y.backward(seed)
             found.append((y.detach(), row.grad, layer.weight.grad, layer.bias.grad))
+            steps.append(nodes(y))
+        assert steps[0] == steps[1]
         for got, want in zip(*found[:2], strict=True):
             assert_same_bits(got, want)
         # the control: one leaf
         assert sum(differing(got, other) for got, other in zip(found[0], found[2], strict=True)) > 10
+    two = Ranks(fake_group(0, 2), 2, 0)  # the control: a node more, for the sum over ranks
+    y = ColumnParallelLinear(16, 64, ranks=two, leaves=4, dtype=torch.bfloat16)(x[:2, :16])
+    assert nodes(y)["_InputGradientBackward"] == 1 and "_InputGradientBackward" not in steps[0]
     table, ids = tensor_parallel_cases.strange_table(), tensor_parallel_cases.strange_ids()
     layer = VocabParallelEmbedding(*table.shape, ranks=one, dtype=torch.bfloat16)
     layer.weight.data = table
     assert_same_bits(layer(ids).detach(), ops.embedding(ids, table))
+
+
+def nodes(y: torch.Tensor) -> Counter[str]:
+    """Return the nodes of autograd behind a tensor, by their names."""
+    found, left = dict[Any, str](), [y.grad_fn]
+    while left:
+        node = left.pop()
+        if node is not None and node not in found:
+            found[node] = node.name()
+            left += [behind for behind, _ in node.next_functions]
+    return Counter(found.values())
 
 
 # --- plans that leave layers out ---

@@ -24,7 +24,7 @@ from rlk.nn.embedded import embedding_of_ranks, whole_embedding_of_ranks
 from rlk.nn.experts import Routed, RouteLog, mixture, routed
 from rlk.nn.normed import rms_norm_of_rows
 from rlk.nn.packed import check_ids
-from rlk.nn.products import column_linear, merged_linear, row_linear, row_linear_of_ranks
+from rlk.nn.products import column_linear, column_linear_of_ranks, row_linear, row_linear_of_ranks
 from rlk.nn.ranks import Ranks, or_all_raise
 from rlk.nn.rotary import tables_of
 from rlk.nn.tokens import Tokens, WholeSequences
@@ -88,7 +88,7 @@ def linear_forward(rows: bool, leaves: int) -> Forward:
             return product(x, w, bias, leaves)
         if rows:
             return row_linear_of_ranks(x, w, bias, leaves, ranks)
-        return merged_linear(x, [w], [bias], leaves, ranks)
+        return column_linear_of_ranks(x, w, bias, leaves, ranks)
 
     return forward
 

@@ -16,6 +16,8 @@ from rlk.runtime.call.entry import call
 from rlk.specs.matmul import column_sums
 
 Bias: TypeAlias = torch.Tensor | None
+WORD = torch.int64
+"""What pieces of rows are copied by."""
 
 
 def column_linear(x: torch.Tensor, w: torch.Tensor, bias: Bias, leaves: int) -> torch.Tensor:
@@ -46,6 +48,19 @@ def row_linear_of_ranks(
         return row_linear(x, w, bias, leaves)
     made: torch.Tensor = _RowsOfRanks.apply(x, w, bias, leaves, ranks)
     return made
+
+
+def column_linear_of_ranks(
+    x: torch.Tensor, w: torch.Tensor, bias: Bias, leaves: int, ranks: Ranks
+) -> torch.Tensor:
+    """Return `column_linear` of a weight whose rows ranks share.
+
+    x: the rows [..., K] that the rank has, w: [N / ranks, K], bias: [N / ranks]. Returns all rows
+    [..., N / ranks]. One rank rounds d x in its product, and has nothing to send.
+    """
+    if ranks.size == 1:
+        return column_linear(x, w, bias, leaves)
+    return stored_linear(x, w, bias, (w.shape[0],), 1, leaves, ranks)
 
 
 def merged_linear(
@@ -89,7 +104,9 @@ def stored_linear(
     """
     if ranks is not None and ranks.size == 1:  # its d x is rounded in the product, not in a pass of its own
         ranks = None
-    if leaves == 1 and (groups == 1 or len(sizes) == 1):
+    if ranks is None and len(sizes) == 1:  # its rows are in the order of leaves
+        return column_linear(x, w, bias, leaves)
+    if leaves == 1 and groups == 1:
         return ops.matmul(x, w, bias=bias)
     own = leaves if ranks is None else ranks.share(leaves)
     for n in sizes:
@@ -184,14 +201,14 @@ class _InputGradient(torch.autograd.Function):
         (w,) = ctx.saved_tensors
         d_x = None
         if ctx.needs_input_grad[1]:
-            given = d_y, w, ctx.leaves
+            rows, weight = d_y, w
             if len(ctx.sizes) > 1 and (ctx.leaves > 1 or ctx.groups > 1):  # else in the order of leaves
-                rows = _by_leaves(ctx.sizes, ctx.groups, ctx.leaves, w.device)
-                given = d_y[..., rows], w[rows], ctx.leaves
+                order = ctx.sizes, ctx.groups, ctx.leaves
+                rows, weight = _columns_by_leaves(d_y, *order), _by_leaves(w, 0, *order)
             if ctx.ranks is None:
-                d_x = input_gradient(*given)
+                d_x = input_gradient(rows, weight, ctx.leaves)
             else:
-                d_x = ctx.ranks.total(partial_input_gradient(*given), w.dtype)
+                d_x = ctx.ranks.total(partial_input_gradient(rows, weight, ctx.leaves), w.dtype)
         return d_y, d_x, None, None, None, None, None
 
 
@@ -232,7 +249,34 @@ def _bias_gradient(d_y: torch.Tensor) -> torch.Tensor:
     return call(column_sums, {"d_y": d_y.contiguous(), "bias_grad": nothing}, {}, {})["d_bias"]
 
 
-def _by_leaves(sizes: tuple[int, ...], groups: int, leaves: int, device: torch.device) -> torch.Tensor:
-    """Return the rows of merged weights in the order of leaves: piece 0 of each, piece 1 of each, ..."""
-    stored = torch.arange(sum(sizes)).view(groups, -1).split([n // groups for n in sizes], 1)
-    return torch.cat([rows.reshape(leaves, -1) for rows in stored], 1).flatten().to(device)
+def _by_leaves(
+    x: torch.Tensor, dim: int, sizes: tuple[int, ...], groups: int, leaves: int
+) -> torch.Tensor:
+    """Return x, whose dim has the rows of merged weights, in the order of leaves: piece 0 of each, then 1 ...
+
+    By copies of pieces: an index of rows would be copied to the device, for which the host waits.
+    """
+    before, behind = x.shape[:dim], x.shape[dim + 1 :]
+    stored = x.reshape(*before, groups, sum(sizes) // groups, *behind)
+    parts = stored.split_with_sizes([n // groups for n in sizes], dim + 1)
+    pieces = [
+        part.reshape(*before, leaves, n // leaves, *behind) for part, n in zip(parts, sizes, strict=True)
+    ]
+    return torch.cat(pieces, dim + 1).reshape(x.shape)
+
+
+def _columns_by_leaves(
+    x: torch.Tensor, sizes: tuple[int, ...], groups: int, leaves: int
+) -> torch.Tensor:
+    """Return the columns of x [..., N] as `_by_leaves`; by words, where pieces are whole ones, faster."""
+    rows, each = x.reshape(-1, x.shape[-1]), WORD.itemsize // x.element_size()
+    if torch.compiler.is_compiling() or not _has_words(rows, each, sizes, groups, leaves):
+        return _by_leaves(rows, 1, sizes, groups, leaves).reshape(x.shape)
+    words = _by_leaves(rows.view(WORD), 1, tuple(n // each for n in sizes), groups, leaves)
+    return words.view(x.dtype).reshape(x.shape)
+
+
+def _has_words(rows: torch.Tensor, each: int, sizes: tuple[int, ...], groups: int, leaves: int) -> bool:
+    """Return whether pieces of rows [T, N] begin and end with words of so many elements."""
+    places = rows.stride(0), rows.storage_offset(), *(n // by for n in sizes for by in (groups, leaves))
+    return rows.stride(1) == 1 and all(place % each == 0 for place in places)

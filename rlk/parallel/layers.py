@@ -11,7 +11,7 @@ from rlk.nn.compute import product_alone
 from rlk.nn.embedded import embedding_of_ranks, whole_embedding_of_ranks
 from rlk.nn.modules import Attention, Embedding, GatedMLP, Linear, RMSNorm
 from rlk.nn.normed import norm_of_total, rms_norm_of_rows, with_weight_of_rows
-from rlk.nn.products import merged_linear, row_linear_of_ranks
+from rlk.nn.products import column_linear_of_ranks, row_linear_of_ranks
 from rlk.nn.ranks import Ranks
 from rlk.nn.tokens import Tokens
 from rlk.runtime.binding.checks import wrong_value
@@ -47,7 +47,7 @@ class ColumnParallelLinear(Linear):
     @product_alone
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [..., out_features / ranks] of x [..., in_features]."""
-        return merged_linear(x, [self.weight], [self.bias], self.leaves, self.ranks)
+        return column_linear_of_ranks(x, self.weight, self.bias, self.leaves, self.ranks)
 
 
 class RowParallelLinear(Linear):

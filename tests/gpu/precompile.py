@@ -65,6 +65,7 @@ def _patches(on: Target) -> dict[str, Any]:
         "get_device_capability": lambda *_: (9, 0), "synchronize": lambda *_: None,
         "empty_cache": lambda: None, "Stream": MagicMock, "CUDAGraph": MagicMock, "Event": MagicMock,
         "stream": MagicMock(), "graph": MagicMock(), "set_sync_debug_mode": lambda *_: None,
+        "current_stream": MagicMock(),
         "get_device_properties": lambda *_: SimpleNamespace(multi_processor_count=132, name="NVIDIA H200"),
     }  # fmt: skip
     return {

@@ -13,6 +13,7 @@ import torch
 
 import rlk
 from rlk import ops
+from rlk.nn.products import merged_linear
 from rlk.testing.bits import assert_same_bits
 
 Step = Callable[[], list[torch.Tensor]]
@@ -25,6 +26,7 @@ def steps() -> dict[str, Step]:
     ids = torch.randint(0, 5000, (64,), **cuda)
     x = torch.randn(300, 1024, **cuda, dtype=torch.bfloat16)
     w = torch.randn(1024, **cuda, dtype=torch.bfloat16)
+    weights = torch.randn(1536, 1024, **cuda, dtype=torch.bfloat16).split((1024, 512))
     table = torch.randn(5000, 256, **cuda)
     hidden = torch.randn(64, 256, **cuda, dtype=torch.bfloat16)
     lp, old, advantages = torch.randn(64, **cuda), torch.randn(64, **cuda), torch.randn(4, **cuda)
@@ -52,6 +54,7 @@ def steps() -> dict[str, Step]:
         "linear_logp": lambda: of(lambda h, t: ops.linear_logp(h, t, ids).logp, hidden, table.bfloat16()),
         "rms_norm": lambda: of(ops.rms_norm, x, w),
         "swiglu": lambda: of(ops.swiglu, x, x),
+        "merged_linear": lambda: of(lambda a, *b: merged_linear(a, b, (None, None), 8), x, *weights),
         "embedding": lambda: of(lambda t: ops.embedding(ids, t), table),
         "ratio_kl": lambda: of(lambda a: ops.ratio_kl(a, old, old).kl, lp),
         "policy_loss": lambda: of(loss, lp),
@@ -68,7 +71,10 @@ def no_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-NAMES = ("sample", "logp", "linear_logp", "rms_norm", "swiglu", "embedding", "ratio_kl", "policy_loss")
+NAMES = (
+    "sample", "logp", "linear_logp", "rms_norm", "swiglu", "merged_linear", "embedding", "ratio_kl",
+    "policy_loss",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
