@@ -221,7 +221,7 @@ def test_the_likeliest_tokens_have_the_log_probs_of_logp(
     else:
         support = Support(*(x.expand(len(ids)) for x in support_of(output.outputs[0])))
         kept = getattr(output.outputs[0], SUPPORTS_ATTRIBUTE)  # no more of a token, whatever it asked for
-        assert [len(x) for x in (*kept.ids, *kept.numbers)] == [8, 4]
+        assert [(x.nbytes, x.base) for x in kept.parts] == [(12, None)]
         given: dict[str, Any] = {} if raw else {"temperature": 0.7, "support": support}
         want = ops.logp(z.expand(len(ids), -1), ids, **given).logp  # type: ignore[assignment]
     assert torch.equal(bits(want), bits(torch.tensor([x.logprob for x in at.values()])))
@@ -254,6 +254,52 @@ def test_a_request_whose_scores_are_nan_goes_on_and_says_so(tmp_path: Path, whic
             assert tokens(other).tolist() == [0] * NEW and logps(other).view(torch.float32).isnan().all()
             assert not logps(one).view(torch.float32).isnan().any()
             assert len(support_of(other.outputs[0]).ties) == NEW
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("asked", [0, 2, -1])
+def test_rows_that_wait_are_read_as_vllm_reads_them(
+    flat: bool, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request's rows of 30 steps, whose widths others change, through the types of vLLM's processes."""
+    from vllm.logprobs import create_sample_logprobs
+    from vllm.v1.engine.logprobs import LogprobsProcessor
+    from vllm.v1.outputs import LogprobsLists, LogprobsTensors
+    from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+
+    from rlk.integrations.vllm import requests as packed
+
+    encoder, decoder = MsgpackEncoder(), MsgpackDecoder(LogprobsLists)
+    monkeypatch.setattr(packed, "MOST_WAITING", 4)
+    monkeypatch.setattr(packed, "WIDEST_WAITING", 12)
+    theirs, ours, other = (
+        LogprobsProcessor(None, create_sample_logprobs(flat), None, 0.0, asked, None) for _ in range(3)
+    )
+    original = packed.SWAP.original(packed.UPDATE)
+    drawn, supports, most = torch.Generator().manual_seed(0), [], 0
+    for step in range(30):
+        rows, width = 3, (1, 1, 1, 1, 1, 3, 3, 9)[step % 8] if asked != -1 else 3
+        ids = torch.randint(1000, (rows, width), generator=drawn)
+        made = LogprobsTensors(ids, torch.randn(rows, width, generator=drawn), 1 + ids[:, 0])
+        ties, last = torch.randint(9, (2, rows), generator=drawn).int()
+        support = Support(torch.randn(rows, generator=drawn), ties, last)
+        supports.append([x[1:2] for x in support])
+        original(theirs, made.tolists().slice_request(1, 1))
+        lists = packed.PackedTensors.of(made, support).to_cpu_nonblocking().tolists()
+        sent = decoder.decode(encoder.encode(lists.slice_request(1, 1)))
+        packed.update(ours, sent)
+        packed.update(other, lists.slice_request(2, 1))
+        most = max(most, len(vars(ours)[packed.TAKEN_ATTRIBUTE].waiting))
+    assert 1 < most < 4  # rows do wait
+    kept = vars(ours)[packed.TAKEN_ATTRIBUTE]
+    kept.read(ours)
+    vars(other)[packed.TAKEN_ATTRIBUTE].read(other)
+    assert ours.logprobs == theirs.logprobs and ours.cumulative_logprob == theirs.cumulative_logprob
+    assert other.logprobs != theirs.logprobs  # the control: another row
+    for got, want in zip(kept.supports.support(30), map(torch.cat, zip(*supports, strict=True)), strict=True):
+        assert got.dtype == want.dtype and torch.equal(got, want)
+    for got, want in zip(kept.supports.last(7).support(7), kept.supports.support(30), strict=True):
+        assert torch.equal(got, want[-7:])
 
 
 def test_what_no_trainer_could_replay_is_refused(engine: Any) -> None:

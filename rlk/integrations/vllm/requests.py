@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
+from vllm.logprobs import FlatLogprobs, Logprob
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import SamplingParams
-from vllm.v1.outputs import LogprobsLists
+from vllm.v1.outputs import LogprobsLists, LogprobsTensors
 
 from rlk.integrations.swap import Swap
 from rlk.integrations.tensors import no_form
@@ -25,8 +27,15 @@ from rlk.ops.results import Support
 SUPPORTS = hook("supports", "LogprobsProcessor._update_sample_logprobs")
 SUPPORTS_ATTRIBUTE = "rlk_supports"
 """The attribute of vLLM's objects that has a request's supports: threshold, ties and last of each draw."""
-COLUMNS, MARK = 2, -2
-"""How many columns a support has behind log-probs, and the largest id that says so, in the last of them."""
+TAKEN_ATTRIBUTE = "rlk_taken"
+"""The attribute of vLLM's processors of log-probs that has a request's draws."""
+COLUMNS = 3
+"""How many columns a support has: threshold, ties and last."""
+MOST_WAITING, WIDEST_WAITING = 128, 32
+"""How many rows of a request wait before they are read together, and how many columns they may have.
+
+A row that waits keeps those of its step's other requests in memory.
+"""
 
 
 # --- supports -----------------------------------------------------------------------------------------------
@@ -65,70 +74,164 @@ class _Sequence:
     support: Support
 
 
-Columns = tuple[torch.Tensor, torch.Tensor]
+NONE = np.empty(0, np.int32)
+"""The numbers and ranks of packed log-probs, which their ids have."""
 
 
-def columns_of(support: Support) -> tuple[Columns, Columns]:
-    """Return supports as two columns of ids i32 and two of numbers f32, [B, 1] each.
+class PackedTensors(LogprobsTensors):
+    """Log-probs and supports of rows: one matrix i32 [B, 2 W + 4], in the place of ids.
 
-    They stand behind a worker's log-probs on their way here. The second column of numbers is not read.
+    Its columns are W ids, the bits of W log-probs, the rank of the drawn token, and a support. So a step has
+    one copy to the host, and a request one row.
     """
-    threshold = support.threshold[:, None]
-    return (support.last[:, None], (MARK - support.ties)[:, None]), (threshold, threshold)
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, made: LogprobsTensors, support: Support) -> PackedTensors:
+        """Return vLLM's log-probs with the supports that they are under."""
+        ids, numbers, ranks, counts = made
+        own = (ranks.to(torch.int32), support.threshold.view(torch.int32), support.ties, support.last)
+        matrix = torch.cat((ids.to(torch.int32), numbers.view(torch.int32), *(x[:, None] for x in own)), 1)
+        return cls(matrix, matrix, matrix, counts)
+
+    def to_cpu_nonblocking(self) -> PackedTensors:
+        """Return them on the host, where they are when the stream has come so far."""
+        matrix = self.logprob_token_ids.to("cpu", non_blocking=True)
+        return type(self)(matrix, matrix, matrix, self.cu_num_generated_tokens)
+
+    def tolists(self, cu_num_generated_tokens: list[int] | None = None) -> PackedLists:
+        """Return them for the front end, which keeps no memory of copies from a device."""
+        counts = self.cu_num_generated_tokens if cu_num_generated_tokens is None else cu_num_generated_tokens
+        return PackedLists(self.logprob_token_ids.cpu().numpy().copy(), NONE, NONE, counts)
+
+
+class PackedLists(LogprobsLists):
+    """Log-probs and supports of a step on the host, as `PackedTensors` has them."""
+
+    __slots__ = ()
+
+    def slice_request(self, req_idx: int, num_positions: int) -> LogprobsLists:
+        """Return a request's rows, in vLLM's type, which goes from process to process."""
+        if self.cu_num_generated_tokens is not None:
+            req_idx = self.cu_num_generated_tokens[req_idx]
+        return LogprobsLists(self.logprob_token_ids[req_idx : req_idx + num_positions], NONE, NONE)
 
 
 class Rows:
-    """The supports of a request's draws as rows of bytes: an engine's step reads none of their numbers."""
+    """The supports of a request's draws: matrices i32 [n, COLUMNS], one behind the other."""
 
-    __slots__ = ("ids", "numbers")
+    __slots__ = ("count", "parts")
 
-    def __init__(self, ids: list[bytes], numbers: list[bytes]) -> None:
-        self.ids, self.numbers = ids, numbers
+    def __init__(self, parts: list[np.ndarray]) -> None:
+        self.parts, self.count = parts, sum(map(len, parts))
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self.count
+
+    def add(self, part: np.ndarray) -> None:
+        """Take supports behind the others."""
+        self.parts.append(part)
+        self.count += len(part)
 
     def last(self, count: int) -> Rows:
         """Return the last draws."""
-        return Rows(self.ids[-count:], self.numbers[-count:])
+        found, left = [], count
+        for part in reversed(self.parts):
+            if left <= 0:
+                break
+            found.append(part[-left:])
+            left -= len(part)
+        return Rows(found[::-1])
 
     def support(self, count: int) -> Support:
         """Return the supports of the first draws, on the host."""
-        ends, thresholds = b"".join(self.ids[:count]), b"".join(self.numbers[:count])
-        ids = torch.from_numpy(np.frombuffer(ends, np.int32).reshape(-1, COLUMNS).copy())
-        threshold = torch.from_numpy(np.frombuffer(thresholds, np.float32).copy())
-        return Support(threshold, MARK - ids[:, 1], ids[:, 0].clone())
+        whole = np.concatenate((np.empty((0, COLUMNS), np.int32), *self.parts))
+        threshold, ties, last = torch.from_numpy(whole[:count].T.copy())
+        return Support(threshold.view(torch.float32), ties, last)
+
+
+class Taken:
+    """The draws of a request: rows that wait to be read, and the supports of those before."""
+
+    __slots__ = ("supports", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[np.ndarray] = []
+        self.supports = Rows([])
+
+    def read(self, processor: Any) -> None:
+        """Give vLLM's processor of the request's log-probs the rows that wait."""
+        waiting, self.waiting = self.waiting, []
+        if len(waiting) == 1:
+            self._read(processor, waiting[0])
+            return
+        for _, rows in groupby(waiting, lambda x: x.shape[1]):  # of the step's requests, the most log-probs
+            self._read(processor, np.concatenate(list(rows)))
+
+    def _read(self, processor: Any, matrix: np.ndarray) -> None:
+        width, asked = (matrix.shape[1] - 1 - COLUMNS) // 2, processor.num_logprobs
+        kept = width if asked == -1 else min(width, 1 + asked)
+        ranks, numbers = matrix[:, 2 * width], matrix.view(np.float32)[:, width : 2 * width]
+        flat = type(processor.logprobs) is FlatLogprobs
+        if processor.tokenizer is not None or not (flat or kept == 1):
+            SWAP.original(UPDATE)(processor, LogprobsLists(matrix[:, :width], numbers, ranks))
+        elif flat:
+            _append(processor, matrix[:, :kept], numbers[:, :kept], ranks)
+        else:
+            rows = zip(matrix[:, 0].tolist(), numbers[:, 0].tolist(), ranks.tolist(), strict=True)
+            for token, number, rank in rows:
+                processor.logprobs.append({token: Logprob(number, rank)})
+                processor.cumulative_logprob += number
+        self.supports.add(matrix[:, -COLUMNS:].copy())
+
+
+def _append(processor: Any, ids: np.ndarray, numbers: np.ndarray, ranks: np.ndarray) -> None:
+    """Append rows as vLLM's `_update_sample_logprobs` does, to flat lists without text."""
+    flat, (count, width) = processor.logprobs, ids.shape
+    begin = len(flat.logprobs)
+    end = begin + count * width
+    flat.start_indices.extend(range(begin, end, width))
+    flat.end_indices.extend(range(begin + width, end + 1, width))
+    flat.token_ids.extend(ids.ravel().tolist())
+    flat.logprobs.extend(numbers.ravel().tolist())
+    if width > 1:
+        ranks = np.concatenate((ranks[:, None], np.broadcast_to(np.arange(1, width), (count, width - 1))), 1)
+    flat.ranks.extend(ranks.ravel().tolist())
+    flat.decoded_tokens.extend([None] * (end - begin))
+    for x in numbers[:, 0].tolist():  # not their sum: vLLM adds one by one
+        processor.cumulative_logprob += x
 
 
 def update(self: Any, logprobs_lists: LogprobsLists) -> None:
     """Take the log-probs of drawn tokens, and their supports where rlk drew them.
 
-    A step of an engine does this for each request by itself, with the usual one row.
+    A step of an engine does this for each request by itself, with the usual one row: it is read with others.
     """
-    ids, numbers, ranks, counts = logprobs_lists
-    width = ids.shape[-1] - COLUMNS
-    if width > 0 and len(ids) and ids.item(-1) <= MARK:
-        SUPPORTS.count()
-        state = vars(self)
-        kept = state.get(SUPPORTS_ATTRIBUTE)
-        if kept is None:
-            kept = state[SUPPORTS_ATTRIBUTE] = Rows([], [])
-        rows = zip(ids, numbers, strict=True) if len(ids) > 1 else ((ids, numbers),)
-        for row, values in rows:
-            kept.ids.append(row[..., -COLUMNS:].tobytes())
-            kept.numbers.append(values[..., -1:].tobytes())
-        logprobs_lists = LogprobsLists(ids[:, :width], numbers[:, :width], ranks, counts)
-    SWAP.original(UPDATE)(self, logprobs_lists)
+    rows = logprobs_lists[0]
+    if logprobs_lists[1].size or not len(rows):
+        SWAP.original(UPDATE)(self, logprobs_lists)
+        return
+    SUPPORTS.count()
+    state = vars(self)
+    taken = state.get(TAKEN_ATTRIBUTE)
+    if taken is None:
+        taken = state[TAKEN_ATTRIBUTE] = Taken()
+    taken.waiting.append(rows)
+    if len(taken.waiting) >= MOST_WAITING or rows.shape[1] > WIDEST_WAITING:
+        taken.read(self)
 
 
 def completion(self: Any, token_ids: list[int], finish_reason: Any, stop_reason: Any) -> CompletionOutput:
     """Return an output of a request, with the supports of its tokens."""
+    taken = getattr(self.logprobs_processor, TAKEN_ATTRIBUTE, None)
+    if taken is not None:
+        taken.read(self.logprobs_processor)
     made = SWAP.original(COMPLETION)(self, token_ids, finish_reason, stop_reason)
-    kept = getattr(self.logprobs_processor, SUPPORTS_ATTRIBUTE, None)
-    if kept is not None:
+    if taken is not None:
         # an output with all tokens so far shares the rows, as it shares the ids
-        whole = len(made.token_ids) == len(kept)
-        setattr(made, SUPPORTS_ATTRIBUTE, kept if whole else kept.last(len(made.token_ids)))
+        kept, count = taken.supports, len(made.token_ids)
+        setattr(made, SUPPORTS_ATTRIBUTE, kept if count == len(kept) else kept.last(count))
     return made
 
 

@@ -36,7 +36,7 @@ from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
 from rlk import ops
 from rlk.integrations.tensors import no_form
 from rlk.integrations.vllm.hooks import PEER, hook
-from rlk.integrations.vllm.requests import columns_of
+from rlk.integrations.vllm.requests import PackedTensors
 from rlk.ops import sampling
 from rlk.ops.results import Support
 
@@ -151,7 +151,7 @@ class Scored:
         held = self._masked_to_support(self.scores)
         if not held.is_cuda:
             return (held >= held.gather(1, ids[:, None])).sum(-1)
-        made = torch.empty_like(ids)
+        made = torch.empty_like(ids, dtype=torch.int32)
         _ranks_kernel[(len(ids),)](made, held, held.stride(0), ids, held.shape[1], BLOCK_SIZE=RANKED)
         return made.clamp_(max=held.shape[1])  # the kernel pads rows by -inf, and counts it with others
 
@@ -190,15 +190,6 @@ def of_drawn(mode: str, of: Scored, drawn: Drawn) -> LogprobsTensors:
     logps = mode.endswith("logprobs")
     values = of.logp(drawn.token)[:, None] if logps else of.matrix(False).gather(1, ids)
     return LogprobsTensors(ids.to(torch.int32), values, of.rank(drawn.token))
-
-
-def with_support(made: LogprobsTensors, support: Support) -> LogprobsTensors:
-    """Return vLLM's log-probs with the columns of supports, which the front end takes off again."""
-    ids, numbers = columns_of(support)
-    return made._replace(
-        logprob_token_ids=torch.cat((made.logprob_token_ids.to(torch.int32), *ids), 1),
-        logprobs=torch.cat((made.logprobs, *numbers), 1),
-    )
 
 
 # --- seeds of requests that give none -----------------------------------------------------------------------
@@ -262,14 +253,14 @@ class SamplerV1(v1.Sampler):  # type: ignore[misc]
 
     def _logprobs(self, of: Scored, at: SamplingMetadata, mode: str, drawn: Drawn) -> LogprobsTensors:
         if not at.max_num_logprobs and not at.logprob_token_ids:
-            return with_support(of_drawn(mode, of, drawn), drawn.support)
+            return PackedTensors.of(of_drawn(mode, of, drawn), drawn.support)
         matrix = of.matrix(mode.endswith("logprobs"))
         if at.logprob_token_ids:
             made = self.gather_specific_token_logprobs(matrix, at.logprob_token_ids, drawn.token)
         else:
             most = matrix.shape[1] if at.max_num_logprobs == -1 else at.max_num_logprobs
             made = self.gather_logprobs(matrix, most, drawn.token)
-        return with_support(made, drawn.support)
+        return PackedTensors.of(made, drawn.support)
 
     def _options(self, at: SamplingMetadata, rows: int) -> Options:
         seed, position = self._streams(at, rows)
@@ -416,13 +407,13 @@ class SamplerV2(v2.Sampler):  # type: ignore[misc]
         most = max(self.sampling_states.max_num_logprobs(at.idx_mapping_np), 0)
         asked = self.logprob_token_ids_state.max_num_token_ids(at.idx_mapping_np)
         if not most and not asked:
-            return with_support(of_drawn(self.logprobs_mode, of, drawn), drawn.support)
+            return PackedTensors.of(of_drawn(self.logprobs_mode, of, drawn), drawn.support)
         made = compute_topk_scores(
             of.matrix(self.logprobs_mode.endswith("logprobs")), most, drawn.token,
             logprob_token_ids_state=self.logprob_token_ids_state,
             expanded_idx_mapping=at.expanded_idx_mapping, max_per_req_token_ids=asked, logits_mode=True,
         )  # fmt: skip
-        return with_support(made, drawn.support)
+        return PackedTensors.of(made, drawn.support)
 
 
 class PromptLogprobs(PromptLogprobsWorker):  # type: ignore[misc]
