@@ -118,6 +118,14 @@ def everything(world: int, rank: int, device: torch.device) -> Found:
     return found
 
 
+def prepare(world: int) -> None:
+    """Import and trace, before there are ranks, what they compute of plain tensors, too."""
+    x = torch.ones(ROWS, V)
+    for call in (*EVERY.values(), partial(logits, call=torch.compile(scored, backend="aot_eager"))):
+        stepped(call, x, lambda t, rows=False: t)
+    torch._dynamo.reset()
+
+
 def main(backend: str, world: int, rank: int, folder: Path) -> None:
     """Run everything as one rank, and write what it found."""
     with member(backend, world, rank, folder) as device:

@@ -242,6 +242,12 @@ def everything(world: int, rank: int, device: torch.device) -> Found:
     return found
 
 
+def prepare(world: int) -> None:
+    """Import and trace, before there are ranks, what they have in common with one that has a whole head."""
+    log_probs(HEADS["plain"], torch.device("cpu"), 1, 0, None, compiled=True)
+    torch._dynamo.reset()
+
+
 def main(backend: str, world: int, rank: int, folder: Path) -> None:
     """Run everything as one rank, and write what it found."""
     with member(backend, world, rank, folder) as device:

@@ -540,6 +540,12 @@ def step_of(model: CausalLM) -> Found:
 # --- one rank ---
 
 
+def prepare(world: int) -> None:
+    """Trace, before there are eight ranks, what they have in common with one that has the whole model."""
+    if world == 8:
+        training(of_eight())
+
+
 def main(backend: str, world: int, rank: int, folder: Path) -> None:
     """Run everything as one rank of four, or a step as one of eight, and write what it found."""
     with member(backend, world, rank, folder, LIMIT) as device:

@@ -44,12 +44,13 @@ _FLAGS = (
     "-prec-sqrt=true",
     "-w",
 )
-_CUDA = """static __device__ __forceinline__ float rlk_exp2(float x) {
+PREAMBLE = """static __device__ __forceinline__ float rlk_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 """
+"""What every CUDA source begins with."""
 _OPTIONS = {"tl.disable_tma_lower": True, "tl.disable_warp_specialized": True}
 _SWIZZLED = re.compile(r"initialize_wgmma_descriptor<[^>]*>\(\w+, \(&\((\w+)\[")
 ATOM = 1024  # bytes after which the hardware's swizzle repeats: where a tile that it reads must start
@@ -117,20 +118,24 @@ def _hip(module: str, kernel: KernelBuild, on: str, folder: Path) -> LaunchRecor
 
 
 def _cuda(module: str, kernel: KernelBuild, on: str, folder: Path) -> LaunchRecord:
+    source = cuda_source(module, kernel.name, on)
+    return _record(kernel, source, cubin(source, kernel.name, on, folder).name)
+
+
+def cubin(source: str, name: str, on: str, folder: Path) -> Path:
+    """Compile CUDA C++ of a kernel, written as name.cu to `folder`; return the path of its binary there."""
     path = nvcc()
     if path is None:
         raise ToolError("CUDA's compiler was not found: nvcc must be on the path")
-    source = cuda_source(module, kernel.name, on)
-    written, made = folder / f"{kernel.name}.cu", f"{kernel.name}.cubin"
+    written, made = folder / f"{name}.cu", folder / f"{name}.cubin"
     written.write_text(source)
-    command = [path, *_FLAGS, f"-arch={on}", *(f"-I{each}" for each in _includes()), written.name, "-o", made]
+    includes = (f"-I{each}" for each in _includes())
+    command = [path, *_FLAGS, f"-arch={on}", *includes, written.name, "-o", made.name]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr or done.stdout).strip()[-2000:]
-        raise CompileError(
-            Code.COMPILE_FAILED, backend="nvcc", kernel=kernel.name, reason=reason, path=str(written)
-        )
-    return _record(kernel, source, made)
+        raise CompileError(Code.COMPILE_FAILED, backend="nvcc", kernel=name, reason=reason, path=str(written))
+    return made
 
 
 @cache
@@ -151,7 +156,7 @@ def cuda_source(module: str, kernel: str, on: str, *, wgmma: bool = True) -> str
         source = re.sub(
             rf"__shared__ __align__\(\d+\) (\w+ {name}\[)", rf"__shared__ __align__({ATOM}) \1", source
         )
-    return _CUDA + source
+    return PREAMBLE + source
 
 
 def _includes() -> tuple[Path, ...]:

@@ -45,6 +45,16 @@ LAUNCH_OPTIONS = {"num_warps", "num_stages", "num_ctas", "enable_fp_fusion", "ma
 class _Semantic(TritonSemantic):  # type: ignore[misc]
     """Triton's rules of types, which compare and make shapes of constexprs: most of an operation's time."""
 
+    def binary_op_type_checking_impl(self, lhs: Any, rhs: Any, *rest: Any, **more: Any) -> Any:
+        if type(lhs) is type(rhs) is tl.tensor and lhs.dtype is rhs.dtype and id(lhs.dtype) in _KEPT:
+            return self.broadcast_impl_value(lhs, rhs)
+        return super().binary_op_type_checking_impl(lhs, rhs, *rest, **more)
+
+    def cast(self, input: Any, dst_ty: Any, *rest: Any, **more: Any) -> Any:
+        if input.dtype is dst_ty.scalar:
+            return input
+        return super().cast(input, dst_ty, *rest, **more)
+
     def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
         left, right = _lengths(lhs.type), _lengths(rhs.type)
         if left == right:
@@ -69,14 +79,23 @@ class _Semantic(TritonSemantic):  # type: ignore[misc]
         return tl.tensor(_builder.create_broadcast(x.handle, list(wide)), _block(x.dtype, wide))
 
 
+_KEPT = frozenset(map(id, (tl.float32, tl.int1, tl.int32, tl.int64)))
+"""Elements that two operands alike keep in every operation: shorter floats are divided as f32."""
+
+
 def _lengths(type: Any) -> tuple[int, ...]:
     """Return a type's shape as Triton holds it, () of a scalar: newer versions wrap it."""
     return tuple(getattr(type.shape, "values", type.shape)) if type.is_block() else ()
 
 
 def _block(element: Any, lengths: tuple[int, ...]) -> Any:
-    """Return a type of blocks, one object for equal ones unless they are of pointers, which have no hash."""
-    return tl.block_type(element, list(lengths)) if element.is_ptr() else _same_block(element, lengths)
+    """Return a type of blocks, one object for equal ones; of pointers, which have no hash, for the same."""
+    if not element.is_ptr():
+        return _same_block(element, lengths)
+    known: dict[tuple[int, ...], Any] = element.__dict__.setdefault("blocks", {})
+    if lengths not in known:
+        known[lengths] = tl.block_type(element, list(lengths))
+    return known[lengths]
 
 
 @cache
@@ -88,11 +107,15 @@ def _with_element(self: Any, element: Any) -> Any:
     return _block(element, _lengths(self))
 
 
-_equal = tl.block_type.__eq__
+_equal, _equal_element = tl.block_type.__eq__, tl.dtype.__eq__
 
 
 def _equal_block(self: Any, other: Any) -> Any:
     return self is other or _equal(self, other)
+
+
+def _equal_dtype(self: Any, other: Any) -> Any:
+    return self.name == other.name if type(other) is tl.dtype else _equal_element(self, other)
 
 
 _builder = FaithfulBuilder()
@@ -124,8 +147,7 @@ def interpret(source: str, *, filename: str | None = None, package: str | None =
 
 @lru_cache(maxsize=256)
 def _code(source: str, filename: str) -> CodeType:
-    tree = _Rewriter().visit(ast.parse(source, filename))
-    return compile(ast.fix_missing_locations(tree), filename, "exec")
+    return compile(_Rewriter().visit(ast.parse(source, filename)), filename, "exec")
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -153,16 +175,21 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         if not self.inside:
             return node
-        function = ast.Name("_and" if isinstance(node.op, ast.And) else "_or", ast.Load())
         nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-        terms: list[ast.expr] = [ast.Lambda(nothing, value) for value in node.values]
-        return ast.copy_location(ast.Call(function, terms, []), node)
+        terms: list[ast.expr] = [ast.copy_location(ast.Lambda(nothing, x), x) for x in node.values]
+        return _call("_and" if isinstance(node.op, ast.And) else "_or", terms, node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         self.generic_visit(node)
         if self.inside and not isinstance(node.value, ast.Tuple):
-            node.value = ast.Call(func=ast.Name("_as_tensor", ast.Load()), args=[node.value], keywords=[])
+            node.value = _call("_as_tensor", [node.value], node.value)
         return node
+
+
+def _call(function: str, terms: list[ast.expr], where: ast.expr) -> ast.Call:
+    """Return a call of a function that stands where another expression did."""
+    name = ast.copy_location(ast.Name(function, ast.Load()), where)
+    return ast.copy_location(ast.Call(name, terms, []), where)
 
 
 def _decorator(node: ast.expr) -> ast.expr | None:
@@ -245,6 +272,11 @@ _ELEMENTS = {
 }
 
 
+@cache
+def _pointer(name: str) -> Any:
+    return tl.pointer_type(_ELEMENTS[name])
+
+
 @contextlib.contextmanager
 def reaching(tensors: Sequence[Any]) -> Iterator[None]:
     """Let kernels address CPU tensors that are no arguments, each inside of its memory: tables tell where."""
@@ -267,7 +299,7 @@ def _argument(name: str, value: Any, spans: dict[str, Span]) -> Any:
         start = value.data_ptr()
         reach = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride())) if value.numel() else 0
         spans[name] = Span(name, start, start + reach * value.element_size())
-        dtype = tl.pointer_type(_ELEMENTS[str(value.dtype).removeprefix("torch.")])
+        dtype = _pointer(str(value.dtype).removeprefix("torch."))
         handle = TensorHandle(np.array([start], dtype=np.uint64), dtype, {"argument": name})
         return tl.tensor(handle, dtype)
     if isinstance(value, np.generic):
@@ -441,6 +473,8 @@ def _patched() -> Iterator[None]:
 
 
 def _bound(member: Callable[..., Any]) -> Callable[..., Any]:
+    member = getattr(member, "__wrapped__", member)  # without a look whether it is called from a kernel
+
     def call(*args: Any, **kwargs: Any) -> Any:
         kwargs["_semantic"] = _semantic
         kwargs.pop("_generator", None)
@@ -472,6 +506,7 @@ def _patches() -> list[Patch]:
     tensor = tl.core.tensor
     out += [(tensor, "__index__", _scalar), (tensor, "__init__", _init_tensor)]
     out += [(tl.block_type, "with_element_ty", _with_element), (tl.block_type, "__eq__", _equal_block)]
+    out.append((tl.dtype, "__eq__", _equal_dtype))
     out.append((base, "_get_np_dtype", numpy_dtype))
     for lang in (tl, tl.core):
         out += [(lang, "reduce", _reduce), (lang, "associative_scan", _scan)]
