@@ -65,7 +65,7 @@ attention one for the scores of the first step, two for each part of a loop, and
 a branch leaves sums as they are, right behind which the compiler begins each instruction anew; of a gradient
 as many for each part as it has contractions."""
 OLD = (
-    {"varlen_attention": 160, "prefix_attention_1": 136, "sample_3": 664}
+    {"varlen_attention": 160, "prefix_attention_1": 144, "sample_3": 664}
     if VERSION.startswith("4.7.")
     else {}
 )
