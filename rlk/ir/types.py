@@ -120,9 +120,9 @@ class NoType:
 
 
 Type = TileType | TupleType | NoType
+NONE = NoType()
 
 
 def tile_axes(type: Type) -> tuple[Axis, ...]:
     """Return the axes along which a value of a type varies: of what is no tile, none."""
     return type.axes if isinstance(type, TileType) else ()
-NONE = NoType()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rlk.ir.dims import Part
 from rlk.ir.nodes import Const, Extent, Fn2, Kernel, Let, Load, Loop, Map2, Node, Pos, Value, operands
-from rlk.ir.types import DType, TileType
+from rlk.ir.types import DType, Type, tile_axes
 from rlk.lower.common.tma_tiles import conjunction, is_multiple
 from rlk.passes.rewrite import Replay, rewrite
 from rlk.passes.simplify import simplify
@@ -27,7 +27,8 @@ def once_a_step(kernel: Kernel) -> Kernel:
         return kernel
     made = simplify(rewrite(kernel, _Divided(rows, nodes)))
     nodes = {let.value: let.node for let in walk(made.body)}
-    guards = {value: terms for value in nodes if (terms := _terms_of_all_rows(made, nodes, value))}
+    types = {let.value: let.type for let in walk(made.body)}
+    guards = {v: terms for v in nodes if (terms := _terms_of_all_rows(made, nodes, types, v))}
     return simplify(rewrite(made, _Guarded(guards)))
 
 
@@ -132,7 +133,9 @@ class _Guarded:
         return True
 
 
-def _terms_of_all_rows(kernel: Kernel, nodes: Nodes, value: Value) -> tuple[Value, ...]:
+def _terms_of_all_rows(
+    kernel: Kernel, nodes: Nodes, types: Mapping[Value, Type], value: Value
+) -> tuple[Value, ...]:
     """Return the terms of a load's guard that are the same for all rows of a step, if those suffice; else ().
 
     They suffice where they bound an index, which is the same too, and where all that reads the result is
@@ -141,11 +144,9 @@ def _terms_of_all_rows(kernel: Kernel, nodes: Nodes, value: Value) -> tuple[Valu
     load = nodes[value]
     if not isinstance(load, Load) or load.guard is None or load.fill is not None:
         return ()
-    types = {let.value: let.type for let in walk(kernel.body)}
 
     def varies(v: Value) -> bool:
-        type = types.get(v)
-        return isinstance(type, TileType) and any(axis.part is Part.LANE for axis in type.axes)
+        return v in types and any(axis.part is Part.LANE for axis in tile_axes(types[v]))
 
     terms = _terms(load.guard, nodes)
     kept = tuple(v for v in terms if not varies(v))
