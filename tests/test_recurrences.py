@@ -12,7 +12,11 @@ from rlk.interp.run import run
 from rlk.ir.nodes import Program
 from rlk.lang import Axis, L, Outputs, Ragged, Tensor, Tree, f32, i32, op
 from rlk.passes.pipeline import canonical
+from rlk.runtime.reference import placed, reference_extents, reference_variant
+from rlk.runtime.registry import operators
+from rlk.schedule.axes import roles
 from rlk.schedule.backend_choice import by_cute_first
+from rlk.schedule.rows import carried_matrix
 from rlk.target.facts import target
 from rlk.testing.bits import differing
 from rlk.testing.generated import run_generated
@@ -135,3 +139,13 @@ def test_cute_runs_recurrences_of_many_columns_alone() -> None:
     assert by_cute_first(of(attention), target("sm_90a"), sizes)
     assert not by_cute_first(of(attention), target("sm_90a"), {**sizes, "B": 16})
     assert not by_cute_first(of(average), target("sm_90a"), {"B": 512, "S": 9, "W": 4096})
+
+
+def test_a_fold_over_lanes_and_pieces_carries_no_matrix() -> None:
+    op = operators()["sample"]
+    program = placed(op, op.trace(reference_variant(op)))
+    extents = reference_extents(op, program)
+    assert not any(carried_matrix(kernel, roles(kernel, extents)) for kernel in program.kernels)
+    sizes = {"T": 4096, "B": 16, "K": 64, "W": 64}
+    matrices = [carried_matrix(kernel, roles(kernel, sizes)) for kernel in of(both_ways).kernels]
+    assert any(matrices), "the control: axes of a recurrence's state"

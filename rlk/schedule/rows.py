@@ -125,9 +125,11 @@ def _carried(columns: Axis, inside: Axis, length: int, extents: Mapping[str, int
 def carried_matrix(kernel: Kernel, found: Roles) -> tuple[Axis, Axis] | None:
     """Return the two axes of a matrix that a recurrence carries whole: its steps may sum along each of them.
 
-    None where a kernel has whole axes beside them.
+    None where a kernel has others inside, as a fold does, whose lanes and pieces are no whole axes.
     """
     inside = {axis for axis, length in found.inside if length > 1}
+    if any(axis.part is not Part.ALL for axis in inside):
+        return None
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     alone = (loop for loop in loops if (loop.axis.piece, loop.axis.split) == (None, None))
     states = [[axis for axis in type.axes if axis in inside] for loop in alone for type in loop.types]
