@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -265,6 +266,7 @@ def other_terms(world: int, rank: int, device: torch.device) -> Found:
         "dtype of the sum": lambda: ordered_all_reduce(x, None, out_dtype=DTYPES[1 + last]),
         "part": lambda: ordered_reduce_scatter(x.repeat(4, 1 + last), None),
         "function": lambda: (ordered_gather_sum if last else ordered_all_reduce)(x.repeat(3, 3), None),
+        "transport": lambda: with_transport("backend" if last else None, x.repeat(1, 3)),
         "alike": lambda: ordered_all_reduce((x.t() if last else x.view(2, 6)), None),
     }
     found: Found = {name: refused(call) for name, call in calls.items()}
@@ -296,6 +298,12 @@ def known_elsewhere(rank: int, x: torch.Tensor) -> tuple[str, str]:
 
     with patch.object(of_collective, "sum_over_ranks", lost):
         return refused(lambda: ordered_all_reduce(x, pair))
+
+
+def with_transport(asked: str | None, x: torch.Tensor) -> torch.Tensor:
+    """Return the sum of x, as where RLK_TRANSPORT is set so."""
+    with patch.object(Env, "current", lambda found=replace(Env.current(), transport=asked): found):
+        return ordered_all_reduce(x, None)
 
 
 class Kind(torch.Tensor):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
@@ -23,6 +24,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 import rlk
 import rlk.integrations.patching
 from rlk import ops, sync
+from rlk.env import TRANSPORTS, Env
 from rlk.errors import LaunchError
 from rlk.nn import CausalLM, RMSNorm, normed, ranks
 from rlk.nn.ranks import Ranks
@@ -33,6 +35,7 @@ from rlk.parallel import (
     RowParallelLinear,
     SequenceParallelRMSNorm,
     VocabParallelEmbedding,
+    agree,
     from_pretrained,
     parallelize,
     save_pretrained,
@@ -327,6 +330,10 @@ def disagreements(line: DeviceMesh, folder: Path) -> Found:
     if TRANSFORMERS:  # which reads config.json
         found["loaded"] = refused(lambda: from_pretrained(folder, line, leaves=4 if last else 8))
     found["sp"] = refused(lambda: parallelize(tiny("qwen2"), line, sp=last))
+    frozen = torch.nn.Linear(2, 2).requires_grad_(not last)
+    found["frozen"] = refused(lambda: agree(frozen, group=line.get_group()))
+    with patch.object(Env, "current", lambda it=replace(Env.current(), transport=TRANSPORTS[last]): it):
+        found["transport"] = refused(lambda: agree(group=line.get_group()))
     plan = {"lm_head": "colwise"} if last else {"lm_head": "colwise", **OF_ATTENTION}
     found["plan"] = refused(lambda: parallelize(tiny("qwen2"), line, plan=plan))
     plan = {"nothing": "colwise"} if last else None

@@ -456,6 +456,8 @@ def test_ranks_that_disagree_raise_one_error_before_they_share(ranks: list[Found
         "leaves": ("parallelize: ranks differ in 2", "numerics id: ", "leaves: 8 on rank 0, 4 on rank 3"),
         "loaded": ("from_pretrained: ranks differ in 2", "leaves: 8 on rank 0, 4 on rank 3"),
         "sp": ("sp: False on rank 0, True on rank 3",),
+        "frozen": ("in 2 facts", "bias: float32 [2] on rank 0, float32 [2] frozen on rank 3"),
+        "transport": ("in 1 fact\n", "RLK_TRANSPORT: symmetric on rank 0, backend on rank 3"),
         "plan": ("in 4 facts", "plan of model.layers.*.self_attn.o_proj: row on rank 0, nothing on rank 3"),
         "refused plan": ("plan: taken on rank 0, parallelize: plan='nothing' is not allowed on rank 3",),
         "fewer": ("ranks differ in 3 facts", "tokens: 70 on rank 0, 69 on rank 3"),

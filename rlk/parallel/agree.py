@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import rlk
+from rlk.env import UNSET, Env
 from rlk.integrations.patching import Patched
 from rlk.nn.ranks import Ranks
 from rlk.runtime.binding.checks import positive
@@ -30,9 +31,9 @@ def agree(
 
     Call it on every rank of the group after init_process_group and before the first collective: it uses the
     store of torch.distributed alone, no communication backend. What is compared: the versions of rlk and of
-    torch; of a model its `numerics_id(device)` and leaves, if it has them (`rlk.nn.CausalLM`, or what
+    torch, and RLK_TRANSPORT; of a model its `numerics_id(device)` and leaves, if it has them (`rlk.nn.CausalLM`, or what
     `rlk.patch` returned; device: by default that of its parameters), and each parameter's name, dtype and
-    shape (the whole shape of a DTensor); and `facts`, by name: the number of micro-batches, the learning
+    shape (the whole shape of a DTensor), and whether it is frozen; and `facts`, by name: the number of micro-batches, the learning
     rate, a seed as text; tensors and NumPy arrays, also in lists, tuples and dicts, by dtype, shape and a
     digest of their bytes.
 
@@ -70,7 +71,11 @@ def _facts(
 
 
 def _versions() -> dict[str, str]:
-    return {"rlk": rlk.__version__, "torch": torch.__version__}
+    return {
+        "rlk": rlk.__version__,
+        "torch": torch.__version__,
+        "RLK_TRANSPORT": Env.current().transport or UNSET,
+    }
 
 
 def _of_model(model: torch.nn.Module | Patched | None, device: torch.device | str | None) -> dict[str, str]:
@@ -86,5 +91,6 @@ def _of_model(model: torch.nn.Module | Patched | None, device: torch.device | st
     if hasattr(getattr(model, "config", None), "leaves"):
         found["leaves"] = str(any_model.config.leaves)
     for name, p in parameters:
-        found[name] = f"{str(p.dtype).removeprefix('torch.')} {list(p.shape)}"
+        frozen = "" if p.requires_grad else " frozen"  # ranks sum the gradients that all of them need
+        found[name] = f"{str(p.dtype).removeprefix('torch.')} {list(p.shape)}{frozen}"
     return found
