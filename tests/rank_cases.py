@@ -27,15 +27,10 @@ from rlk.ops import ordered_all_reduce, ordered_gather_sum, ordered_reduce_scatt
 from rlk.ops.collective import reference, scatter_reference
 from rlk.runtime.call import collective
 from rlk.runtime.call.collective import ordered_gather
+from rlk.runtime.call.symmetric import NO_MULTICAST
 from rlk.testing.bits import differing
 
 Found = dict[str, Any]
-NO_MULTICAST = {
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-}
-"""Settings of ranks on devices: sums by NVLink's switch would be in its own order."""
 LIMIT = timedelta(seconds=60)
 
 
@@ -302,7 +297,8 @@ def known_elsewhere(rank: int, x: torch.Tensor) -> tuple[str, str]:
 
 def with_transport(asked: str | None, x: torch.Tensor) -> torch.Tensor:
     """Return the sum of x, as where RLK_TRANSPORT is set so."""
-    with patch.object(Env, "current", lambda found=replace(Env.current(), transport=asked): found):
+    found = replace(Env.current(), transport=asked)
+    with patch.object(Env, "current", lambda: found):
         return ordered_all_reduce(x, None)
 
 
