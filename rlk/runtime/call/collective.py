@@ -24,7 +24,7 @@ from rlk.runtime.call.symmetric import known, transport
 
 Made = TypeVar("Made")
 Group: TypeAlias = "dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGroup] | None"
-"""The ranks of a sum: a group, or (between nodes, inside a node), ranks of a node one behind the other."""
+"""The ranks of a sum: a group, or (between nodes, inside a node), ranks of a node one after the other."""
 SHARE = "tensor_model_parallel"
 """The attribute of a parameter that is a rank's `Share` of a weight, not the whole (Megatron's name)."""
 GATHERED = 2**23
@@ -162,7 +162,7 @@ def gathered_sum(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
 
 
 def gather_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
-    """Return the x [n, ...] of every rank, one behind the other in rank order: [R * n, ...]."""
+    """Return the x [n, ...] of every rank, one after the other in rank order: [R * n, ...]."""
     _check_tensor(op, x)
     return _gathered(_dense(x), _levels(op, x, group)).flatten(0, 1)
 
