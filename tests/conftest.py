@@ -21,6 +21,8 @@ if "RLK_CACHE_DIR" not in os.environ:  # workers and children find it set: tests
     os.environ["RLK_CACHE_DIR"] = tempfile.mkdtemp(prefix="rlk-tests-")
     atexit.register(shutil.rmtree, os.environ["RLK_CACHE_DIR"], ignore_errors=True)
 
+gc.disable()  # until all tests are collected, a third of whose time it took: what is imported stays
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what is slow, so that no worker is left with it when the others have ended."""
@@ -31,6 +33,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave modules and collected tests out of garbage collections: they are most of the heap, and stay."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 20, 50)  # with (700, 10, 10) tests of passes spend 8 % of their CPU time on it
 
 
