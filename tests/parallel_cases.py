@@ -8,6 +8,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import nn_cases
 import torch
@@ -19,9 +20,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from rlk import ops
+from rlk import ops, sync
 from rlk.nn import CausalLM
-from rlk.optim import AdamW, clip_grad_norm, grad_norm
+from rlk.optim import AdamW, clip_grad_norm, grad_norm, norm
 from rlk.optim.shards import gradient
 from rlk.parallel import accumulate_in_order, agree, global_count, parallelize
 from rlk.runtime.call.collective import SHARE, share_of
@@ -336,8 +337,31 @@ def of_square(square: Any, rank: int, **options: Any) -> Found:
             "fsdp": steps(sharded(square, **options), tokens),
             "torch": by_torch(4, rank, square, tokens, **options),
         },
-        "shares": {"fsdp": steps(sharded(square["data"], square["pair"], **options), tokens)},
+        "shares": of_shares(square, tokens, **options),
     }
+
+
+def of_shares(square: Any, tokens: torch.Tensor, **options: Any) -> Found:
+    """Return steps of a wrapper that FSDP2 shards around shares; before them, its digest and a norm."""
+    model = sharded(square["data"], square["pair"], **options)
+    found = measured(model)
+    with patch.object(norm, "mark_anew", lambda: None):
+        found["norm without marks"] = norm_of_weights(sharded(square["data"], square["pair"], **options))
+    return found | {"fsdp": steps(model, tokens)}
+
+
+def measured(model: Loss) -> Found:
+    """Return the digest of a model, and a norm."""
+    return {"digest": sync.digest(model).total, "norm": norm_of_weights(model)}
+
+
+def norm_of_weights(model: Loss) -> torch.Tensor:
+    """Return the norm of gradients that are the weights."""
+    for p in (named := dict(model.named_parameters())).values():
+        p.grad = p.detach().clone()
+    found = grad_norm(named.items(), leaves=LEAVES)
+    model.zero_grad()
+    return found
 
 
 def main(backend: str, world: int, rank: int, folder: Path) -> None:

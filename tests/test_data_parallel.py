@@ -65,6 +65,14 @@ def test_steps_of_fsdp2_over_two_dims_of_a_mesh_are_those_of_one_process(
     assert counted == list(range(MICRO_BATCHES))
 
 
+def test_a_wrapper_around_shares_has_the_digest_and_the_norm_of_whole_weights(every: list[Found]) -> None:
+    want = parallel_cases.measured(loss_of().float())
+    for found in every:
+        assert found["shares"]["digest"] == want["digest"]
+        assert_same_bits(found["shares"]["norm"], want["norm"])
+        assert differing(found["shares"]["norm without marks"], want["norm"])
+
+
 def test_sums_of_torch_over_copies_have_other_bits(every: list[Found], alone: Found) -> None:
     """The control."""
     made = every[0]["copies"]["torch"]

@@ -589,6 +589,7 @@ def test_a_rank_reads_its_shares_of_a_checkpoint_alone(
         model.save_pretrained(folder)
     for each in (model, deepcopy(model)):
         assert_marked(each, parts)
+    for each in (model, deepcopy(model), torch.nn.Sequential(deepcopy(model))):
         with pytest.raises(LaunchError, match=r"^clip_grad_norm: leaves=1 is not allowed") as raised:
             for name, p in each.named_parameters():  # the first that raises: columns, of one leaf
                 p.grad = torch.zeros_like(p) if "o_proj" in name else None

@@ -13,7 +13,6 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from rlk.errors import Code, LaunchError
-from rlk.nn.model import CausalLM
 from rlk.optim.shards import MAIN
 from rlk.runtime.binding.checks import integer, wrong_type, wrong_value
 from rlk.runtime.call.collective import (
@@ -23,6 +22,7 @@ from rlk.runtime.call.collective import (
     scatter_chain,
     scatter_chain_of_replicas,
 )
+from rlk.runtime.call.marked import mark_anew
 
 NAME = "accumulate_in_order"
 
@@ -261,9 +261,7 @@ class _Shards(OrderedGradients):
     def forget(self) -> None:
         for p in _held(self.model):
             p.grad = None
-        for module in self.model.modules():
-            if isinstance(module, CausalLM) or "named_parameters" in vars(module):
-                next(module.named_parameters(), None)  # marks the shares of ranks, also below a wrapper
+        mark_anew(self.model)
         for scatter in self.scatters:
             scatter.restart()
 

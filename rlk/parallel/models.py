@@ -13,7 +13,7 @@ from rlk.errors import Code, LaunchError
 from rlk.integrations.patching import Patched
 from rlk.nn.model import CausalLM
 from rlk.nn.modules import Attention, DecoderLayer, Embedding, GatedMLP, Linear, RMSNorm, lay_out
-from rlk.nn.ranks import Ranks
+from rlk.nn.ranks import Ranks, mark_shares
 from rlk.parallel.agree import agree_at_start
 from rlk.parallel.layers import (
     ColumnParallelLinear,
@@ -107,6 +107,7 @@ def shared(model: CausalLM, ranks: Ranks, styles: Styles) -> CausalLM:
     model.model.ranks = ranks
     model.lm_head.shares = {"weight": 0} if "lm_head" in styles else {}
     lay_out(model)
+    mark_shares(model, ranks)
     return model
 
 

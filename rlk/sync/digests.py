@@ -17,6 +17,7 @@ import torch
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn.experts import by_expert
 from rlk.runtime.binding.checks import wrong_type, wrong_value
+from rlk.runtime.call.marked import mark_anew
 from rlk.sync.blocks import Weight, digests_of
 from rlk.sync.parts import OP, Layout, Part, by_canonical_name, layout_of_model, resolved
 from rlk.sync.shards import check_shard, is_shard, part_of, whole
@@ -132,6 +133,7 @@ def _weights(source: Any, parts: Mapping[str, Part] | None) -> tuple[dict[str, t
     """Return tensors of a model or mapping by their Hugging Face names, and apart those to be gathered."""
     layout = Layout(dict(parts or {}), {}, {})
     if isinstance(source, torch.nn.Module):
+        mark_anew(source)
         tensors = by_canonical_name(source.named_parameters(remove_duplicate=False))
         if parts is None:
             layout = layout_of_model(source, tensors)

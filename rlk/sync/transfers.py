@@ -9,6 +9,7 @@ import torch
 
 from rlk.nn.config import LEAVES, ModelConfig
 from rlk.runtime.binding.checks import wrong_type, wrong_value
+from rlk.runtime.call.marked import mark_anew
 from rlk.sync.compare import check
 from rlk.sync.digests import EMBEDDING, HEAD, Digest, digest
 from rlk.sync.parts import Part, by_canonical_name, is_megatron, megatron_parts, transposed_of
@@ -104,6 +105,7 @@ def _parameters(name: str, model: torch.nn.Module) -> Mapping[str, Held]:
     for module in model.modules():
         if hasattr(module, "reshard"):
             module.reshard()  # FSDP2's, whose forward pass leaves the root's parameters gathered
+    mark_anew(model)
     found = by_canonical_name(model.named_parameters())
     for each, x in found.items():
         check_shard(OP, f"{name}: {each}", x)
