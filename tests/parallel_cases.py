@@ -189,7 +189,7 @@ def misuse(model: torch.nn.Module, tokens: torch.Tensor) -> Found:
             with model.no_sync():  # type: ignore[operator]
                 model(number, tokens).backward()
 
-    return {"no_sync": refused(without_exchange)}
+    return {"no_sync": refused(without_exchange), "second call": refused(lambda: accumulate_in_order(model))}
 
 
 class Factor(torch.nn.Module):

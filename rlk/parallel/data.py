@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,10 @@ from rlk.runtime.call.collective import (
 from rlk.runtime.call.marked import mark_anew
 
 NAME = "accumulate_in_order"
+SHOWN = 4
+"""Names that an error lists."""
+_called: WeakSet[torch.nn.Module] = WeakSet()
+"""Models whose hooks are there."""
 
 
 def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
@@ -48,11 +53,11 @@ def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
     Bytes that a rank sends for each micro-batch: DDP (R - 1) / R of the gradients in their dtype and of the
     f32 sums; FSDP2 (R - 1) / R of f32 gradients, as its own reduce-scatter in f32 does; HSDP up to twice as
     much, and its own all-reduce of shards. Calls run on FSDP2's stream, or on one beside the backward pass
-    (DDP). Use it once for a model, before the first backward.
+    (DDP). Call it once for a model, before the first backward.
 
     Every micro-batch must use every parameter. Raises LaunchError: for DDP with `find_unused_parameters`, for
     FSDP2 on other meshes, with other dtypes, and with trained parameters that it does not shard
-    (`ignored_params`), and for a module around one that DDP or FSDP2 wraps.
+    (`ignored_params`), for a module around one that DDP or FSDP2 wraps, and for a second call.
     """
     if not isinstance(model, torch.nn.Module):
         raise wrong_type(NAME, "model", model, "torch.nn.Module")
@@ -63,11 +68,18 @@ def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
         if module is not model and isinstance(module, inner):
             wanted = f"the module that is wrapped: {name} is a {type(module).__name__}"
             raise wrong_value(NAME, "model", type(model).__name__, wanted)
+    if model in _called:
+        wanted = "a model once: go on with what the first call returned"
+        raise wrong_value(NAME, "model", "one that it was called with before", wanted)
+    made: OrderedGradients
     if isinstance(model, DistributedDataParallel):
-        return _Replicas(model)
-    if isinstance(model, FSDPModule):
-        return _Shards(model)
-    return _OneProcess(model)
+        made = _Replicas(model)
+    elif isinstance(model, FSDPModule):
+        made = _Shards(model)
+    else:
+        made = _OneProcess(model)
+    _called.add(model)
+    return made
 
 
 def global_count(count: int | torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
@@ -101,6 +113,9 @@ class OrderedGradients(ABC):
         """The ranks that have a micro-batch in this round: the first of them."""
         self.round, self.number = -1, -1
         """The round, and this rank's micro-batch in it; -1 outside of `numbers`."""
+        self.names: dict[int, str] = {}
+        self.waiting: dict[int, str] = {}
+        """Parameters by their ids, and those of them that have no gradient yet in this round."""
 
     def numbers(self, count: int) -> Iterator[tuple[int, bool]]:
         """Forget all gradients, and yield the numbers of this rank's micro-batches of `count`, one a round.
@@ -130,6 +145,17 @@ class OrderedGradients(ABC):
         at = "outside of numbers()" if self.round < 0 else f"micro-batch {self.number}"
         return LaunchError(Code.GRADIENT_ROUND, op=NAME, at=at, found=found)
 
+    def expect(self) -> None:
+        """Expect a gradient of every parameter that is trained."""
+        self.names = {id(p): name for name, p in self.model.named_parameters() if p.requires_grad}
+        self.waiting = dict(self.names)
+
+    def took(self, p: torch.Tensor) -> None:
+        """Note that a parameter's contribution was added."""
+        if self.waiting.pop(id(p), None) is None:
+            second = f"a second gradient of {self.names.get(id(p), 'a parameter')}"
+            raise self.wrong("a gradient" if self.round < 0 else second)
+
     @abstractmethod
     def forget(self) -> None:
         """Start all sums at -0.0."""
@@ -147,6 +173,19 @@ def _trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
+def _without(names: Collection[str]) -> str:
+    """Return that parameters got no gradient; nothing where none are given."""
+    if not names:
+        return ""
+    count = "1 parameter" if len(names) == 1 else f"{len(names)} parameters"
+    return f"{count} got no gradient: {_listed(names)}"
+
+
+def _listed(names: Collection[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(list(names)[:SHOWN]) + more
+
+
 class _MainGradients(OrderedGradients):
     """Sums beside the parameters, in `main_grad`."""
 
@@ -158,16 +197,10 @@ class _MainGradients(OrderedGradients):
             getattr(p, MAIN).fill_(-0.0)
 
     def begin(self) -> None:
-        self.waiting = {id(p) for p in _trained(self.model)}
+        self.expect()
 
     def unfinished(self) -> str:
-        return f"{len(self.waiting)} parameters got no gradient" if self.waiting else ""
-
-    def took(self, p: torch.Tensor) -> None:
-        """Note that a parameter's contribution was added."""
-        if id(p) not in self.waiting:
-            raise self.wrong("a gradient" if self.round < 0 else "a second gradient of a parameter")
-        self.waiting.remove(id(p))
+        return _without(self.waiting.values())
 
 
 class _OneProcess(_MainGradients):
@@ -175,7 +208,6 @@ class _OneProcess(_MainGradients):
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(model, 0, 1)
-        self.waiting: set[int] = set()
         for p in _trained(model):
             p.register_post_accumulate_grad_hook(self._add)
 
@@ -194,7 +226,6 @@ class _Replicas(_MainGradients):
             raise wrong_value(NAME, "model.find_unused_parameters", True, wanted)
         self.group: dist.ProcessGroup = model.process_group
         super().__init__(model, self.group.rank(), self.group.size())
-        self.waiting: set[int] = set()
         self.streams: dict[torch.device, torch.Stream] = {}
         # no def: torch refuses annotations that are strings
         model.register_comm_hook(self, lambda state, bucket: state.exchange(bucket))
@@ -273,8 +304,9 @@ class _Shards(OrderedGradients):
         if late := 0 if self.ranks == 1 else sum(s.round != self.round for s in trained):
             return f"{late} of {len(trained)} groups of FSDP2 were not reduced"
         # more than one rank: all were None before FSDP2 wrote the sums of this round
-        without = sum(p.grad is None for s in trained for p in s.parameters)
-        return f"{without} parameters got no gradient" if without else ""
+        grads = {id(p): p.grad for s in trained for p in s.parameters}
+        named = self.model.named_parameters()
+        return _without([name for name, p in named if id(p) in grads and grads[id(p)] is None])
 
 
 def _held(model: torch.nn.Module) -> list[DTensor]:
