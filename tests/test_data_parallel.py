@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from parallel_cases import LENGTHS, MICRO_BATCHES, MOST, PARTS, active, loss_of, one_norm, one_step, part_of
 from rank_cases import Found
+from torch.distributed.device_mesh import init_device_mesh
 
 from rlk.errors import Code, LaunchError
 from rlk.parallel import accumulate_in_order, agree, global_count
@@ -264,6 +265,27 @@ def test_one_process_needs_no_group() -> None:
 
 
 # --- one process -----------------------------------------------------
+
+
+def test_fsdp2_on_one_rank_refuses_what_it_refuses_on_two() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        product, summed = parallel_cases.product, parallel_cases.summed
+        assert_same(summed(product(mesh), steps=2), summed(product()))
+        for count, calls, found in (
+            (0, [""], r"outside of numbers\(\): a gradient"),
+            (1, ["", ""], "micro-batch 0: a second gradient of second.weight"),
+            (1, ["third"], "micro-batch 0: 1 parameter got no gradient: third.weight"),
+        ):
+            model = product(mesh)
+            order = accumulate_in_order(model)
+            with pytest.raises(LaunchError, match=found):
+                for number, _ in order.numbers(count) if count else [(0, True)]:
+                    for without in calls:
+                        model(number, without).backward()
+    finally:
+        dist.destroy_process_group()
 
 
 class Twice(torch.nn.Module):

@@ -288,22 +288,34 @@ class _Shards(OrderedGradients):
             modules[0].set_gradient_divide_factor(1.0)
             modules[0].set_force_sum_reduction_for_comms(True)
             self.scatters.append(scatter)
+        self.hooks: list[Any] = []
+        self.watch(held)
+
+    def watch(self, held: Sequence[DTensor]) -> None:
+        """Note gradients of a mesh of one, where FSDP2 calls no reduce-scatter but hooks of its shards."""
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks = [p.register_post_accumulate_grad_hook(self.took) for p in held if self.ranks == 1]
 
     def forget(self) -> None:
-        for p in _held(self.model):
+        held = _held(self.model)
+        self.watch(held)
+        for p in held:
             p.grad = None
         mark_anew(self.model)
         for scatter in self.scatters:
             scatter.restart()
 
     def begin(self) -> None:
-        """Start a round."""
+        self.expect()
 
     def unfinished(self) -> str:
+        if self.ranks == 1:
+            return _without(self.waiting.values())
         trained = [s for s in self.scatters if s.parameters]
-        if late := 0 if self.ranks == 1 else sum(s.round != self.round for s in trained):
+        if late := sum(s.round != self.round for s in trained):
             return f"{late} of {len(trained)} groups of FSDP2 were not reduced"
-        # more than one rank: all were None before FSDP2 wrote the sums of this round
+        # all were None before FSDP2 wrote the sums of this round
         grads = {id(p): p.grad for s in trained for p in s.parameters}
         named = self.model.named_parameters()
         return _without([name for name, p in named if id(p) in grads and grads[id(p)] is None])
