@@ -180,16 +180,18 @@ def disagreements(rank: int, world: int, group: dist.ProcessGroup) -> Found:
     return found
 
 
-def misuse(model: torch.nn.Module, tokens: torch.Tensor) -> Found:
-    """Return what is refused in a round of DDP: gradients that were not exchanged."""
+def misuse(model: torch.nn.Module, tokens: torch.Tensor, rank: int) -> Found:
+    """Return what is refused in a round of DDP: gradients that were not exchanged, and other numbers."""
     order = accumulate_in_order(model)
+    counts = refused(lambda: next(order.numbers(4 + rank)))
 
     def without_exchange() -> None:
         for number, _ in order.numbers(2):
             with model.no_sync():  # type: ignore[operator]
                 model(number, tokens).backward()
 
-    return {"no_sync": refused(without_exchange), "second call": refused(lambda: accumulate_in_order(model))}
+    second = refused(lambda: accumulate_in_order(model))
+    return {"counts": counts, "no_sync": refused(without_exchange), "second call": second}
 
 
 class Factor(torch.nn.Module):
@@ -290,7 +292,7 @@ def of_mesh(mesh: Any) -> Found:
     found["parts"] = parts(mesh)
     if world == 2:
         found["stochastic"] = steps(ddp(loss_of()), tokens, seed=5)["weights"]
-        found["misuse"] = misuse(ddp(loss_of()), tokens)
+        found["misuse"] = misuse(ddp(loss_of()), tokens, rank)
         found["products"] = products(mesh)
     return found
 

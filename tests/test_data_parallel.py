@@ -142,6 +142,14 @@ def test_a_backward_without_exchange_is_an_error(every: list[Found]) -> None:
         assert code == Code.ARG_VALUE.name and "what the first call returned" in text
 
 
+def test_ranks_with_other_numbers_of_micro_batches_raise_one_error(every: list[Found]) -> None:
+    for rank, found in enumerate(every):
+        first = rank // 2 * 2
+        code, text = found["2"]["misuse"]["counts"]
+        assert code == "RANKS_DIFFER", text
+        assert f"count of numbers(): 4 on rank {first}, 5 on rank {first + 1}" in text
+
+
 @pytest.mark.parametrize("name", ["evaluated", "list", "frozen"])
 def test_sums_of_fsdp2_are_those_of_one_process(name: str, every: list[Found]) -> None:
     for found in every:

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rlk.errors import Code, LaunchError
 from rlk.optim.shards import MAIN
 from rlk.runtime.binding.checks import integer, wrong_type, wrong_value
+from rlk.runtime.call.alike import compare, default_seconds
 from rlk.runtime.call.collective import (
     chain_over_ranks,
     process_group,
@@ -107,8 +108,12 @@ def global_count(count: int | torch.Tensor, group: dist.ProcessGroup | None = No
 class OrderedGradients(ABC):
     """The gradients of a model while its micro-batches run: see `accumulate_in_order`."""
 
-    def __init__(self, model: torch.nn.Module, rank: int, ranks: int) -> None:
-        self.model, self.rank, self.ranks = model, rank, ranks
+    def __init__(
+        self, model: torch.nn.Module, rank: int, ranks: int, groups: Sequence[dist.ProcessGroup] = ()
+    ) -> None:
+        self.model, self.rank, self.ranks, self.groups = model, rank, ranks, groups
+        self.counts: set[int] = set()
+        """Of micro-batches, those that ranks have compared."""
         self.present = ranks
         """The ranks that have a micro-batch in this round: the first of them."""
         self.round, self.number = -1, -1
@@ -124,8 +129,17 @@ class OrderedGradients(ABC):
         With each number comes whether its contribution counts: in a last round of fewer micro-batches than
         ranks, the others run another one (`number` is below count), to take part in the exchange, and what it
         gives is left out. Raises LaunchError where a backward did not exchange all gradients.
+
+        count is the same on all ranks. A new one is compared between them through the store, before anything
+        is sent: RANKS_DIFFER on all of them; RANKS_MISSING after the timeout of the store, on those alone to
+        which it is new, where it is one that others have compared before.
         """
         count = integer(NAME, "count", count, 1)
+        if count not in self.counts:
+            for group in self.groups:
+                own = {"count of numbers()": str(count)}
+                compare(NAME, group, default_seconds(), own, kind=NAME, of=f" with count={count}")
+            self.counts.add(count)
         self.forget()
         for each in range(-(-count // self.ranks)):
             self.round = each
@@ -225,7 +239,7 @@ class _Replicas(_MainGradients):
             wanted = "False: every micro-batch uses every parameter"
             raise wrong_value(NAME, "model.find_unused_parameters", True, wanted)
         self.group: dist.ProcessGroup = model.process_group
-        super().__init__(model, self.group.rank(), self.group.size())
+        super().__init__(model, self.group.rank(), self.group.size(), [self.group])
         self.streams: dict[torch.device, torch.Stream] = {}
         # no def: torch refuses annotations that are strings
         model.register_comm_hook(self, lambda state, bucket: state.exchange(bucket))
@@ -273,9 +287,9 @@ class _Shards(OrderedGradients):
     def __init__(self, model: Any) -> None:
         held = _held(model)
         mesh = held[0].device_mesh
-        *between, shard = (mesh.get_group(dim) for dim in range(mesh.ndim))
+        *between, shard = groups = [mesh.get_group(dim) for dim in range(mesh.ndim)]
         first = between[0].rank() * shard.size() if between else 0
-        super().__init__(model, first + shard.rank(), mesh.size())
+        super().__init__(model, first + shard.rank(), mesh.size(), groups[::-1])
         self.replicas: dist.ProcessGroup | None = between[0] if between else None
         self.scatters: list[_ScatterChain] = []
         groups: dict[int, list[Any]] = {}
