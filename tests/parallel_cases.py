@@ -102,11 +102,11 @@ def shares_of(model: torch.nn.Module) -> dict[str, Any]:
     return {n: share for n, p in model.named_parameters() if (share := share_of(p)) is not None}
 
 
-def sharded(mesh: Any, tp: Any = None, **options: Any) -> Loss:
+def sharded(mesh: Any, tp: Any = None, sp: bool = False, **options: Any) -> Loss:
     """Return the model in f32, each layer and the rest sharded by FSDP2, computing in bf16. tp: of ranks."""
     made = loss_of(mesh.device_type, **options)
     if tp is not None:
-        parallelize(made.model, tp)
+        parallelize(made.model, tp, sp=sp)
     made.float()
     for layer in made.model.model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=POLICY)
@@ -116,7 +116,7 @@ def sharded(mesh: Any, tp: Any = None, **options: Any) -> Loss:
 def by_torch(
     world: int, rank: int, mesh: Any, tokens: torch.Tensor, **options: Any
 ) -> dict[str, torch.Tensor]:
-    """Return the control: gradients of FSDP2's own reduce-scatter, as sums."""
+    """Return a control: gradients of FSDP2's own reduce-scatter, as sums."""
     model = sharded(mesh, **options)
     for module in model.modules():
         if hasattr(module, "set_gradient_divide_factor"):
@@ -126,6 +126,16 @@ def by_torch(
         counts = first + rank < MICRO_BATCHES
         (model(first + rank if counts else 0, tokens) * float(counts)).backward()
     return named((n, p.grad) for n, p in model.named_parameters())
+
+
+def by_ddp(world: int, rank: int, model: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return a control: gradients of DDP's own all-reduce, of sums of each rank's micro-batches."""
+    *most, last = range(rank, MICRO_BATCHES, world)
+    for number in most:
+        with model.no_sync():
+            model(number, tokens).backward()
+    model(last, tokens).backward()
+    return named((n, p.grad.float() * world) for n, p in model.named_parameters())
 
 
 PARTS = {"rows": ((10, 6), 0), "columns": ((6, 8), 1), "vector": ((7,), 0), "middle": ((3, 4, 5), 1)}
@@ -289,6 +299,7 @@ def of_mesh(mesh: Any) -> Found:
     found["ddp"] = steps(ddp(loss_of(), gradient_as_bucket_view=rank % 2 == 0), tokens)
     found["fsdp"] = steps(sharded(mesh), tokens)
     found["torch"] = by_torch(world, rank, mesh, tokens)
+    found["ddp by torch"] = by_ddp(world, rank, ddp(loss_of()), tokens)
     found["parts"] = parts(mesh)
     if world == 2:
         found["stochastic"] = steps(ddp(loss_of()), tokens, seed=5)["weights"]
@@ -344,8 +355,11 @@ def of_square(square: Any, rank: int, **options: Any) -> Found:
 
 
 def of_shares(square: Any, tokens: torch.Tensor, **options: Any) -> Found:
-    """Return steps of a wrapper that FSDP2 shards around shares; before them, its digest and a norm."""
-    model = sharded(square["data"], square["pair"], **options)
+    """Return steps of a wrapper that FSDP2 shards around shares; before them, its digest and a norm.
+
+    The ranks of one half share tokens too.
+    """
+    model = sharded(square["data"], square["pair"], sp=square.get_local_rank("data") == 1, **options)
     found = measured(model)
     with patch.object(norm, "mark_anew", lambda: None):
         found["norm without marks"] = norm_of_weights(sharded(square["data"], square["pair"], **options))

@@ -59,7 +59,7 @@ def test_gradients_norms_and_weights_are_those_of_one_process(
 def test_steps_of_fsdp2_over_two_dims_of_a_mesh_are_those_of_one_process(
     kind: str, every: list[Found], alone: Found
 ) -> None:
-    """HSDP, and FSDP2 of the shares of tensor parallelism."""
+    """HSDP, and FSDP2 of the shares of tensor parallelism, half of it with sequence parallelism."""
     check_steps([found[kind]["fsdp"] for found in every], alone)
     runs = 4 if kind == "copies" else 2  # ranks of a share run the same micro-batches
     counted = sorted(n for found in every[:runs] for n in found[kind]["fsdp"]["counted"])
@@ -102,6 +102,14 @@ def test_torchs_own_reduction_has_other_bits(ranks: list[Found], alone: Found) -
         torch.testing.assert_close(ranks[0]["torch"][name], want, rtol=1e-3, atol=1e-4)
     moved = sum(differing(ranks[0]["torch"][name], want) for name, want in alone["gradients"].items())
     assert moved  # few: sums of numbers that bf16 holds are often exact in f32
+
+
+def test_ddps_own_reduction_has_other_bits(ranks: list[Found], alone: Found) -> None:
+    """The control: sums of each rank's micro-batches, then of ranks, in the dtype of the model."""
+    made = ranks[0]["ddp by torch"]
+    for name, want in alone["gradients"].items():
+        assert (made[name] - want).norm() < 0.02 * want.norm()
+        assert differing(made[name], want), name
 
 
 def test_every_micro_batch_counts_once(ranks: list[Found]) -> None:
