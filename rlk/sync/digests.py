@@ -109,20 +109,25 @@ def digest(
     parallelism, DTensors that are parts of a sum or of a share. Shards of FSDP1 with use_orig_params and of
     the state dicts of ZeRO-3 and Megatron cannot be told from whole tensors, and are digested as they are.
     """
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise wrong_value(OP, "dtype", dtype, "a float dtype, or None")
+    float_dtype(OP, dtype)
     if isinstance(source, str | os.PathLike):
         if parts is not None:
             raise wrong_value(OP, "parts", "a map", "None for files, which hold Hugging Face's names")
         found = by_canonical_name(_digests_of_files(Path(source), dtype))
     else:
         tensors, gathered = _weights(source, parts)
-        named = _names_of_files((*tensors, *gathered)) if parts is None else dict
+        named = names_of_files((*tensors, *gathered)) if parts is None else dict
         found = _digests_of_tensors(named(tensors), dtype) | _digests_of_shards(gathered, dtype, named)
     head = found.get(HEAD)
     if head is not None and head == found.get(EMBEDDING):
         del found[HEAD]
     return Digest(found)
+
+
+def float_dtype(op: str, dtype: torch.dtype | None) -> None:
+    """Raise LaunchError for a dtype to which floats cannot be rounded."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise wrong_value(op, "dtype", dtype, "a float dtype, or None")
 
 
 Shards: TypeAlias = "dict[str, tuple[torch.Tensor, int | None]]"
@@ -168,7 +173,7 @@ Named: TypeAlias = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Ten
 """Returns weights by the names that files have."""
 
 
-def _names_of_files(names: Collection[str]) -> Named:
+def names_of_files(names: Collection[str]) -> Named:
     """Return what separates the weights of experts that a model holds as one, and files do not.
 
     A state dict does not say of which family it is, so names tell: Qwen3-MoE has norms of heads, Mixtral
