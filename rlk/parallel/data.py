@@ -292,11 +292,11 @@ class _Shards(OrderedGradients):
         super().__init__(model, first + shard.rank(), mesh.size(), groups[::-1])
         self.replicas: dist.ProcessGroup | None = between[0] if between else None
         self.scatters: list[_ScatterChain] = []
-        groups: dict[int, list[Any]] = {}
+        by_state: dict[int, list[Any]] = {}
         for module in model.modules():
             if isinstance(module, FSDPModule):  # modules of one fully_shard([...]) share a state
-                groups.setdefault(id(module._get_fsdp_state()), []).append(module)
-        for modules in groups.values():
+                by_state.setdefault(id(module._get_fsdp_state()), []).append(module)
+        for modules in by_state.values():
             scatter = _ScatterChain(self, modules)
             modules[0].set_custom_reduce_scatter(scatter)
             modules[0].set_gradient_divide_factor(1.0)
