@@ -1,8 +1,8 @@
 """Two and four processes on one device have the bits of one, at the sizes of Qwen3-8B's layers.
 
 Log-probs, entropies, logits and all gradients of shared weights, with and without sequence parallelism; a
-step of AdamW of two replicas; sums that a backend adds, and another tree over ranks, are the controls. `gpu.one_device` has the code, and
-runs it at tiny sizes where there is no device.
+step of AdamW of two replicas; sums that a backend adds, and another tree over ranks, are the controls.
+`gpu.one_device` has the code, and runs it at tiny sizes where there is no device.
 """
 
 from __future__ import annotations
