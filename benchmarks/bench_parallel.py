@@ -48,11 +48,6 @@ from rlk.runtime.call import collective, symmetric
 from rlk.runtime.call.collective import ordered_gather
 from rlk.testing.bits import differing
 
-NO_MULTICAST = {
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-}
 KIB = (8, 64, 512, 4096, 32768, 65536, 262144, 1048576)
 LARGE = 65536  # KiB from which a sum has the tighter bar
 LEAVES, PIECES = 8, 2
@@ -718,7 +713,7 @@ def joined() -> bool:
     if "RANK" not in os.environ:
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, timeout=LIMIT)
         return True
-    os.environ.update(NO_MULTICAST)  # sums by NVLink's switch would be in its own order
+    os.environ.update(symmetric.NO_MULTICAST)
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", timeout=LIMIT, device_id=device)

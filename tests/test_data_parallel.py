@@ -210,6 +210,7 @@ def test_facts_of_many_elements_are_told_apart() -> None:
         assert text_of(form(ids)) == text_of(form(ids.clone())) != text_of(form(other))
     assert text_of(ids) != text_of(ids.int()) and text_of(ids) != text_of(ids.view(40, 100))
     assert text_of(1e-4) == "0.0001"
+    assert text_of({"a": ids, "b": 2}) == text_of({"b": 2, "a": ids}) != text_of({"a": 2, "b": ids})
 
 
 def test_ranks_that_disagree_raise_the_same_error(ranks: list[Found], every: list[Found]) -> None:

@@ -400,9 +400,13 @@ def test_a_rank_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     python.chmod(0o755)
     monkeypatch.setattr(ranks.sys, "executable", str(python))
-    with pytest.raises(LaunchError, match=r"rank 1 \(nothing to read\)") as raised:
+    with pytest.raises(LaunchError, match=r"rank 1 of 2 ended with 3:\n +nothing to read") as raised:
         ranks._run(tmp_path)  # rank 0 would wait
-    assert raised.value.code is Code.RANKS_MISSING
+    assert raised.value.code is Code.RANKS_ENDED
+    monkeypatch.setattr(ranks, "LIMIT", 0.1)
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    with pytest.raises(LaunchError, match=r"rank 0 .*not end within 0.1 s:\n +it printed nothing"):
+        ranks._run(tmp_path)
 
 
 def test_what_ranks_cannot_share_is_said() -> None:

@@ -90,7 +90,8 @@ def global_count(count: int | torch.Tensor, group: dist.ProcessGroup | None = No
     summed. Every rank of the group calls it. Without init_process_group it is the count of one process. Ranks
     that share weights (tensor parallelism) run the same micro-batches: give the group of data parallelism,
     `mesh["dp"].get_group()`, or tokens count once for each of them.
-    Raises LaunchError.
+    The result is where count is, a number on the host; where the group moves no tensors of the host (NCCL),
+    it is on the current accelerator. Raises LaunchError.
     """
     x = torch.as_tensor(count)
     if x.dtype.is_floating_point or x.dtype.is_complex:

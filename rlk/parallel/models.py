@@ -24,8 +24,18 @@ from rlk.parallel.layers import (
     of_all_tokens,
 )
 from rlk.parallel.patched import parallelize_patched
-from rlk.parallel.plan import OP, Style, Styles, already_shared, check_shares, put, ranks_of, shares_of
-from rlk.parallel.styles import Plan, resolved, told
+from rlk.parallel.plan import (
+    OP,
+    Style,
+    Styles,
+    already_shared,
+    check_shares,
+    group_of,
+    put,
+    ranks_in,
+    shares_of,
+)
+from rlk.parallel.styles import Plan, plan_facts, resolved
 from rlk.runtime.binding.checks import wrong_value
 
 Model = TypeVar("Model", CausalLM, Patched)
@@ -65,13 +75,14 @@ def parallelize(
     if not isinstance(model, (Patched, CausalLM)):
         wanted, got = "rlk.nn.CausalLM, or what rlk.patch returns", type(model).__name__
         raise LaunchError(Code.ARG_TYPE, op=OP, name="model", wanted=wanted, got=got)
-    ranks = ranks_of(mesh, tp, sp)
+    group = group_of(mesh, tp)
     whole = model.model if isinstance(model, Patched) else model
-    styles, refusal = _planned(whole, plan, ranks)
+    styles, refusal = _planned(whole, plan, group, sp)
     taken = "taken" if refusal is None else str(refusal).partition("\n")[0]
-    agree_at_start(OP, model, ranks, sp=sp, plan=taken, **told(whole, styles))
+    agree_at_start(OP, model, group, sp=sp, plan=taken, **plan_facts(whole, styles))
     if refusal is not None:
         raise refusal
+    ranks = ranks_in(group, sp)
     if isinstance(model, Patched):
         parallelize_patched(model, ranks, styles)
         return model
@@ -81,9 +92,12 @@ def parallelize(
     return model if ranks.size == 1 else shared(model, ranks, styles)
 
 
-def _planned(model: torch.nn.Module, plan: Plan | None, ranks: Ranks) -> tuple[Styles, LaunchError | None]:
+def _planned(
+    model: torch.nn.Module, plan: Plan | None, group: dist.ProcessGroup, sp: bool
+) -> tuple[Styles, LaunchError | None]:
     """Return how ranks share a model's modules, and what is wrong with that: the other ranks are told."""
     try:
+        ranks = ranks_in(group, sp)
         styles = resolved(model, plan, ranks.sequence)
         if ranks.size > 1 and isinstance(model, CausalLM) and model.model.ranks is None:
             _check_replaced(model, ranks, styles)

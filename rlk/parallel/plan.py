@@ -13,11 +13,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from rlk.errors import Code, LaunchError
 from rlk.nn.config import ModelConfig, joined
 from rlk.nn.ranks import Ranks
+from rlk.ops.sharded import PIECES
 from rlk.runtime.call.collective import SHARE, Share, process_group
 
 OP = "parallelize"
-PIECES = 8
-"""Pieces of a vocabulary, as `ops.linear_logp` folds it."""
 Style = Literal["column", "row", "vocab"]
 EMBEDDING = "model.embed_tokens"
 PLAN: dict[str, Style] = {
@@ -114,16 +113,26 @@ def ranks_of(mesh: DeviceMesh | dist.ProcessGroup, tp: str | int | None, sp: boo
     tp: name or number of a dim; None where there is one dim, and for a group. sp: sequence parallelism.
     Raises LaunchError.
     """
+    return ranks_in(group_of(mesh, tp), sp)
+
+
+def ranks_in(group: dist.ProcessGroup, sp: bool) -> Ranks:
+    """Return the ranks of a group. Raises LaunchError."""
     if not isinstance(sp, bool):
         raise LaunchError(Code.ARG_TYPE, op=OP, name="sp", wanted="bool", got=type(sp).__name__)
-    group = process_group(OP, _group_of(mesh, tp) if isinstance(mesh, DeviceMesh) else mesh)
-    if tp is not None and not isinstance(mesh, DeviceMesh):
-        wanted = "None with a process group, which has no dims: give a DeviceMesh"
-        raise LaunchError(Code.ARG_VALUE, op=OP, name="tp", value=tp, wanted=wanted)
     return Ranks(group, group.size(), group.rank(), sp)
 
 
-def _group_of(mesh: DeviceMesh, tp: str | int | None) -> dist.ProcessGroup:
+def group_of(mesh: DeviceMesh | dist.ProcessGroup, tp: str | int | None) -> dist.ProcessGroup:
+    """Return the process group of a mesh's dim, or the group that is given. Raises LaunchError."""
+    group = process_group(OP, _along(mesh, tp) if isinstance(mesh, DeviceMesh) else mesh)
+    if tp is not None and not isinstance(mesh, DeviceMesh):
+        wanted = "None with a process group, which has no dims: give a DeviceMesh"
+        raise LaunchError(Code.ARG_VALUE, op=OP, name="tp", value=tp, wanted=wanted)
+    return group
+
+
+def _along(mesh: DeviceMesh, tp: str | int | None) -> dist.ProcessGroup:
     names, dims = mesh.mesh_dim_names or (), mesh.ndim
     known = (*names, *range(dims), *((None,) if dims == 1 else ()))
     if tp not in known or isinstance(tp, bool):

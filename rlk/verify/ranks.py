@@ -37,6 +37,9 @@ from rlk.verify.views import Run
 LIMIT = 900.0
 """Seconds after which ranks that have not ended are ended."""
 
+SHOWN = 20
+"""Last lines of a rank's log that an error shows."""
+
 SHARE = 5.0
 """Of a row's time one rank has a part of so many: two ranks repeat what it does in more ways."""
 
@@ -104,9 +107,11 @@ def _run(folder: Path) -> None:
             each.wait()
     failed = sorted((rank for rank, code in enumerate(ended) if code != 0), key=lambda rank: not ended[rank])
     if failed:  # first those that raised
-        lines = logs[failed[0]].read_text().splitlines()
-        missing = f"rank {failed[0]} ({lines[-1] if lines else 'it printed nothing'})"
-        raise LaunchError(Code.RANKS_MISSING, op=OP, missing=missing, ranks=RANKS, seconds=LIMIT)
+        rank, code = failed[0], ended[failed[0]]
+        how = f"did not end within {LIMIT:g} s" if code is None else f"ended with {code}"
+        lines = logs[rank].read_text(errors="replace").splitlines()[-SHOWN:]  # the log is deleted
+        shown = "\n".join(f"    {line}" for line in lines or ["it printed nothing"])
+        raise LaunchError(Code.RANKS_ENDED, op=OP, rank=rank, ranks=RANKS, ended=how, said=shown)
 
 
 # --- what is computed ---------------------------------------------------------------------------------------
@@ -182,7 +187,7 @@ def local_sums(run: Run, group: dist.ProcessGroup) -> dict[str, Tensor]:
 
 @contextmanager
 def rounded_first() -> Iterator[None]:
-    """Let ranks round their parts before they add them: the control."""
+    """Let ranks round their parts first and add by the backend, as Megatron-LM does: the control."""
 
     def total(self: Ranks, partial: Tensor, dtype: torch.dtype) -> Tensor:
         part = partial.detach().bfloat16()

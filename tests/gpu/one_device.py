@@ -25,7 +25,7 @@ import rank_cases
 import torch
 import torch.distributed as dist
 from rank_cases import Found, member
-from tensor_parallel_cases import other_tree, rounded_first
+from tensor_parallel_cases import other_tree
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -41,6 +41,7 @@ from rlk.runtime.binding.invocation import target_of
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.prefetch import Observer, started, unwritten
 from rlk.target.facts import Target
+from rlk.verify.ranks import rounded_first
 
 BACKENDS = {"real": "cpu:gloo,cuda:gloo", "tiny": "gloo"}
 """By the size of the model. The first one's ranks are no forks: CUDA allows no use after one."""
@@ -189,7 +190,7 @@ def of_shares(size: str, device: torch.device) -> Found:
 
     found: Found = {"alone": {name: want[name].cpu() for name in ("logp", "entropy")}}
     found |= {f"sp={sp}": together(sp) for sp in (False, True)}
-    with patch.object(Ranks, "total", rounded_first):
+    with rounded_first():
         found["rounded first"] = together()
     if group.size() == 4:
         with patch.object(Ranks, "total", other_tree), torch.no_grad():
