@@ -775,6 +775,10 @@ class Adapted(torch.nn.Module):
         super().__init__()
         self.base_layer = base_layer
 
+    @property
+    def weight(self) -> torch.Tensor:  # as adapters of peft have it
+        return self.base_layer.weight
+
 
 def test_layers_that_would_lose_hooks_or_adapters_are_refused(initialized: None) -> None:
     last = "model.layers.0.mlp.down_proj"
