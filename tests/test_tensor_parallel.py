@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from contextlib import nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -44,7 +46,7 @@ from rlk.parallel import (
     from_pretrained,
     parallelize,
 )
-from rlk.parallel.plan import Cut, cuts_of
+from rlk.parallel.plan import Cut, check_shares, cuts_of
 from rlk.parallel.styles import resolved
 from rlk.runtime.call.collective import SHARE, Share, share_of
 from rlk.sync import digest
@@ -618,6 +620,7 @@ def test_a_rank_reads_its_shares_of_a_checkpoint_alone(
         model.save_pretrained(folder)
     for each in (model, deepcopy(model)):
         assert_marked(each, parts)
+    for each in (model, deepcopy(model), torch.nn.Sequential(deepcopy(model))):
         with pytest.raises(LaunchError, match=r"^clip_grad_norm: leaves=1 is not allowed") as raised:
             for name, p in each.named_parameters():  # the first that raises: columns, of one leaf
                 p.grad = torch.zeros_like(p) if "o_proj" in name else None
@@ -757,6 +760,54 @@ def test_extents_that_leaves_do_not_divide_are_refused() -> None:
         tensor_parallel_cases.tiny("qwen2", intermediate_size=68)
 
 
+def test_sinks_of_heads_are_refused_before_heads_are_shared() -> None:
+    config = replace(tensor_parallel_cases.tiny("qwen2").config, sinks=True)  # of no model without experts
+    for size in (1, 2):
+        problem = pytest.raises(LaunchError, match="config.sinks=True") if size == 2 else nullcontext()
+        with problem:
+            check_shares(config, Ranks(fake_group(0, size), size, 0))
+
+
+class Adapted(torch.nn.Module):
+    """A layer in an adapter."""
+
+    def __init__(self, base_layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.base_layer = base_layer
+
+    @property
+    def weight(self) -> torch.Tensor:  # as adapters of peft have it
+        return self.base_layer.weight
+
+
+def test_layers_that_would_lose_hooks_or_adapters_are_refused(initialized: None) -> None:
+    last = "model.layers.0.mlp.down_proj"
+    for name, sp, words in (
+        (last, False, "a layer with hooks"),
+        ("model.norm", True, "a layer with hooks"),
+        (last, False, r"Adapted' is not allowed\n.*merge adapters into its weight first"),
+        ("lm_head", False, "merge adapters"),
+    ):
+        model = tensor_parallel_cases.tiny("qwen2")
+        before = dict(model.named_parameters())
+        module, owner = model.get_submodule(name), model.get_submodule(name.rpartition(".")[0])
+        if "hooks" in words:
+            hook = module.register_forward_hook(lambda *_: None)
+        else:
+            setattr(owner, name.rpartition(".")[2], Adapted(module))
+        with pytest.raises(LaunchError, match=words) as raised:
+            parallelize(model, fake_group(0, 2), sp=sp)
+        assert f" {name}=" in str(raised.value)
+        assert {id(p) for p in model.parameters()} == {id(p) for p in before.values()}
+        if "hooks" in words:
+            parallelize(model, fake_group(0, 1), sp=sp)  # one rank replaces nothing
+            hook.remove()
+            assert parallelize(model, fake_group(0, 2), sp=sp).model.ranks.size == 2
+    model = tensor_parallel_cases.tiny("qwen2")
+    model.model.norm.register_forward_hook(lambda *_: None)
+    parallelize(model, fake_group(0, 2))  # norms of whole rows stay
+
+
 def test_calls_of_parallelize_name_what_is_wrong(initialized: None) -> None:
     model = tensor_parallel_cases.tiny("qwen2")
     for bad, group, options, words in (
@@ -768,6 +819,7 @@ def test_calls_of_parallelize_name_what_is_wrong(initialized: None) -> None:
         ),
         (model, "tp", {}, "group must be a torch.distributed.ProcessGroup, got str"),
         (model, fake_group(0, 2), {"sp": 1}, "sp must be a bool, got int"),
+        (model, fake_group(0, 2), {"tp": "tp"}, "None with a process group, which has no dims"),
     ):
         with pytest.raises(LaunchError, match=words):
             parallelize(bad, group, **options)  # type: ignore[arg-type]

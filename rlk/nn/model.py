@@ -450,6 +450,10 @@ class CausalLM(torch.nn.Module):
             mark_shares(self, self.model.ranks)
         yield from super().named_parameters(prefix, recurse, remove_duplicate)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        next(self.named_parameters(), None)  # of a copy
+
     def numerics_id(self, device: torch.device | str) -> str:
         """Return the id of the whole model's numerics on a device: equal ids and weights give equal bits.
 

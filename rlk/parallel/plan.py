@@ -110,8 +110,8 @@ def put(model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter]) ->
 def ranks_of(mesh: DeviceMesh | dist.ProcessGroup, tp: str | int | None, sp: bool = False) -> Ranks:
     """Return the ranks that share weights: those of a mesh's dim `tp`, or of a process group.
 
-    tp: name or number of a dim; None where there is one dim, or for a group. sp: sequence parallelism. Raises
-    LaunchError.
+    tp: name or number of a dim; None where there is one dim, and for a group. sp: sequence parallelism.
+    Raises LaunchError.
     """
     return ranks_in(group_of(mesh, tp), sp)
 
@@ -125,7 +125,11 @@ def ranks_in(group: dist.ProcessGroup, sp: bool) -> Ranks:
 
 def group_of(mesh: DeviceMesh | dist.ProcessGroup, tp: str | int | None) -> dist.ProcessGroup:
     """Return the process group of a mesh's dim, or the group that is given. Raises LaunchError."""
-    return process_group(OP, _along(mesh, tp) if isinstance(mesh, DeviceMesh) else mesh)
+    group = process_group(OP, _along(mesh, tp) if isinstance(mesh, DeviceMesh) else mesh)
+    if tp is not None and not isinstance(mesh, DeviceMesh):
+        wanted = "None with a process group, which has no dims: give a DeviceMesh"
+        raise LaunchError(Code.ARG_VALUE, op=OP, name="tp", value=tp, wanted=wanted)
+    return group
 
 
 def _along(mesh: DeviceMesh, tp: str | int | None) -> dist.ProcessGroup:
@@ -156,6 +160,8 @@ def check_shares(config: ModelConfig, ranks: Ranks, styles: Styles | None = None
         if size > PIECES or size & (size - 1):
             wanted = f"a multiple of the number of ranks, which must be 1, 2, 4 or 8 and is {size}"
         problems.append(LaunchError(Code.ARG_VALUE, op=OP, name="leaves", value=config.leaves, wanted=wanted))
+    if heads and config.sinks:  # modules of experts hold all heads' sinks
+        problems.append(_refused("sinks", True, "a model without sinks of heads, or one rank"))
     for name in ("num_attention_heads", "num_key_value_heads") if heads else ():
         if (found := getattr(config, name)) % size:
             problems.append(_refused(name, found, f"a multiple of {size}, the number of ranks"))
