@@ -113,6 +113,13 @@ def sharded(mesh: Any, tp: Any = None, sp: bool = False, **options: Any) -> Loss
     return fully_shard(made, mesh=mesh, mp_policy=POLICY)
 
 
+def replicated(tp: Any) -> DistributedDataParallel:
+    """Return a model of shares in DistributedDataParallel over all ranks, which takes them for copies."""
+    made = loss_of(tp.device_type)
+    parallelize(made.model, tp)
+    return DistributedDataParallel(made)
+
+
 def by_torch(
     world: int, rank: int, mesh: Any, tokens: torch.Tensor, **options: Any
 ) -> dict[str, torch.Tensor]:
@@ -346,6 +353,10 @@ def of_square(square: Any, rank: int, **options: Any) -> Found:
     alone = init_device_mesh(device, (4, 1), mesh_dim_names=("copy", "shard"))
     return {
         "copies alone": refused(lambda: accumulate_in_order(product(alone))),
+        "shares for copies": [
+            refused(lambda: accumulate_in_order(sharded(square["pair"], square["pair"]))),
+            refused(lambda: accumulate_in_order(replicated(square["pair"]))),
+        ],
         "copies": {
             "fsdp": steps(sharded(square, **options), tokens),
             "torch": by_torch(4, rank, square, tokens, **options),

@@ -86,6 +86,12 @@ def test_copies_without_shards_are_refused(every: list[Found]) -> None:
         assert code == Code.ARG_VALUE.name and "(4, 1)" in text and "two shards or more" in text
 
 
+def test_shares_in_a_group_of_copies_are_refused(every: list[Found]) -> None:
+    for found in every:
+        for code, text in found["shares for copies"]:
+            assert code == Code.ARG_VALUE.name and "share them. Make the model anew" in text
+
+
 def check_steps(ranks: list[Found], alone: Found) -> None:
     for made in ranks:
         assert_same(made["gradients"], alone["gradients"])

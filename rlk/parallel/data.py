@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from rlk.errors import Code, LaunchError
+from rlk.nn.ranks import Ranks
 from rlk.optim.shards import MAIN
 from rlk.runtime.binding.checks import integer, wrong_type, wrong_value
 from rlk.runtime.call.alike import compare, default_seconds
@@ -58,7 +59,9 @@ def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
 
     Every micro-batch must use every parameter. Raises LaunchError: for DDP with `find_unused_parameters`, for
     FSDP2 on other meshes, with other dtypes, and with trained parameters that it does not shard
-    (`ignored_params`), for a module around one that DDP or FSDP2 wraps, and for a second call.
+    (`ignored_params`), for a module around one that DDP or FSDP2 wraps, where ranks that share weights
+    (tensor parallelism) are in one group of DDP or FSDP2, which takes shares for copies, and for a second
+    call.
     """
     if not isinstance(model, torch.nn.Module):
         raise wrong_type(NAME, "model", model, "torch.nn.Module")
@@ -112,6 +115,7 @@ class OrderedGradients(ABC):
     def __init__(
         self, model: torch.nn.Module, rank: int, ranks: int, groups: Sequence[dist.ProcessGroup] = ()
     ) -> None:
+        _check_apart(model, groups)
         self.model, self.rank, self.ranks, self.groups = model, rank, ranks, groups
         self.counts: set[int] = set()
         """Of micro-batches, those that ranks have compared."""
@@ -182,6 +186,22 @@ class OrderedGradients(ABC):
     @abstractmethod
     def unfinished(self) -> str:
         """Return what a round lacks, if anything."""
+
+
+def _check_apart(model: torch.nn.Module, groups: Sequence[dist.ProcessGroup]) -> None:
+    """Check that no two ranks that share weights are in a group of data parallelism."""
+    shared = {id(m.ranks): m.ranks for m in model.modules() if isinstance(getattr(m, "ranks", None), Ranks)}
+    for ranks in shared.values():
+        members = {*dist.get_process_group_ranks(ranks.group)}
+        for group in groups:
+            both = sorted(members & {*dist.get_process_group_ranks(group)})
+            if len(both) > 1:
+                wanted = (
+                    f"one copy of the weights for each rank: ranks {', '.join(map(str, both))} share them. "
+                    "Make the model anew, and give DistributedDataParallel "
+                    'process_group=mesh["dp"].get_group(), fully_shard mesh=mesh["dp"]'
+                )
+                raise wrong_value(NAME, "model", type(model).__name__, wanted)
 
 
 def _trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
