@@ -14,6 +14,7 @@ from unittest.mock import patch
 import nn_cases
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from nn_cases import integers
 from rank_cases import Found, member, refused
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -36,6 +37,7 @@ from rlk.parallel import (
     from_pretrained,
     parallelize,
     save_pretrained,
+    sharded_state_dict,
 )
 from rlk.runtime.call.collective import ordered_gather, share_of
 
@@ -447,6 +449,25 @@ def misplaced(p: torch.Tensor, square: DeviceMesh) -> list[int]:
     return [int((said != own).sum()), len(own)]
 
 
+def kept(line: DeviceMesh, square: DeviceMesh, folder: Path) -> Found:
+    """Return digests of models that DCP loaded: from shards of shares of two, and from shares of four."""
+    both = fully_shard(parallelize(tiny("qwen2"), square, tp="tp").float(), mesh=square["dp"])
+    dcp.save(sharded_state_dict(both), checkpoint_id=folder.parent / "kept")
+    dcp.async_save(sharded_state_dict(parallelize(tiny("qwen2"), line)), checkpoint_id=folder).result()
+    models = {
+        "shares of four": (parallelize(tiny("qwen2"), line), folder.parent / "kept"),
+        "shards of shares of two": (both, folder),
+        "whole": (tiny("qwen2"), folder),
+        "shards of four": (fully_shard(tiny("qwen2").float(), mesh=line), folder.parent / "kept"),
+    }
+    for model, path in models.values():
+        with torch.no_grad():
+            for p in model.parameters():
+                p.zero_()
+        dcp.load(sharded_state_dict(model), checkpoint_id=path)
+    return {name: sync.digest(model, dtype=torch.bfloat16).total for name, (model, _) in models.items()}
+
+
 def transferred(line: DeviceMesh, square: DeviceMesh) -> Found:
     """Return weights that went from shards of four ranks to shares of two, and back; and refusals."""
     source = tiny("qwen2").float()
@@ -583,6 +604,7 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         "layers alone": lambda: layers_alone(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),
         "sharded shares": lambda: sharded_shares(square),
         "transferred": lambda: transferred(line, square),
+        "kept": lambda: kept(line, square, folder.parent / "kept, too"),
         "stepped as whole": lambda: stepped_as_whole(trained(shared("qwen2", 2, False))),
         "disagreements": lambda: disagreements(line, folder),
         "refusals": lambda: refusals(line),

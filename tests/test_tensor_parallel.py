@@ -17,6 +17,7 @@ import safetensors.torch
 import tensor_parallel_cases
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from nn_cases import QWEN3
 from rank_cases import Found
 from tensor_parallel_cases import MODELS, SHARED, WAYS, of_eight, way
@@ -28,13 +29,14 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     SequenceParallel,
 )
+from torch.utils._pytree import tree_leaves
 
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn import CausalLM, Linear
 from rlk.nn import ranks as nn_ranks
 from rlk.nn.ranks import Ranks
-from rlk.optim import clip_grad_norm
+from rlk.optim import AdamW, clip_grad_norm
 from rlk.parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -235,6 +237,50 @@ def test_a_share_is_saved_without_its_ranks(tmp_path: Path) -> None:
     loaded = torch.load(tmp_path / "p.pt")["p"]
     assert_same_bits(loaded, p)
     assert isinstance(loaded, torch.nn.Parameter) and share_of(loaded) is None and share_of(p) is not None
+
+
+def test_weights_that_dcp_keeps_are_whole_ones(ranks: list[Found]) -> None:
+    total = digest(tensor_parallel_cases.tiny("qwen2")).total
+    for found in ranks:
+        assert len(found["kept"]) == 4 and set(found["kept"].values()) == {total}
+
+
+def test_state_dicts_of_shares_are_refused_by_dcp(tmp_path: Path, initialized: None) -> None:
+    """It keeps one tensor of each name: those of the other ranks would be lost without a word."""
+    model = parallelize(tensor_parallel_cases.tiny("qwen2"), fake_group(1, 2))
+    optimizer = AdamW([p for name, p in model.named_parameters() if "norm" in name or "o_proj" in name])
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            optimizer._state(p)
+    earlier = metadata_of(dict(model.named_parameters()))  # the control: nobody says what these are
+    for state, name in (
+        (model.state_dict(), "model.embed_tokens.weight"),
+        (deepcopy(model).state_dict(), "model.embed_tokens.weight"),
+        ({name: x.cpu().clone() for name, x in model.state_dict().items()}, "model.embed_tokens.weight"),
+        (optimizer.state_dict(), "state.0.exp_avg"),
+    ):
+        with pytest.raises(LaunchError, match=f"{name} must be .* rlk.parallel.sharded_state_dict") as raised:
+            metadata_of(state)
+        assert raised.value.code is Code.ARG_TYPE and "an optimizer by torch.save" in str(raised.value)
+    planner = dcp.DefaultLoadPlanner()
+    planner.set_up_planner(model.state_dict(), earlier, True)
+    with pytest.raises(LaunchError, match="state_dict must be a whole weight or a DTensor"):
+        planner.create_local_plan()
+    for state in (model.state_dict(), optimizer.state_dict()):
+        torch.save(state, tmp_path / "state.pt")
+        loaded = torch.load(tmp_path / "state.pt")
+        tensors = [x for x in tree_leaves(loaded) if isinstance(x, torch.Tensor)]
+        assert tensors and all(type(x) is torch.Tensor for x in tensors)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert {type(x) for each in optimizer.state.values() for x in each.values()} == {int, torch.Tensor}
+    model.load_state_dict(model.state_dict())
+
+
+def metadata_of(state: dict[str, Any]) -> dcp.Metadata:
+    """Return what DCP writes of a state of one rank."""
+    planner = dcp.DefaultSavePlanner()
+    planner.set_up_planner(state, None, True)
+    return planner.create_global_plan([planner.create_local_plan()])[1]
 
 
 @pytest.mark.parametrize("sp", [False, True])

@@ -25,6 +25,7 @@ from rlk.parallel.layers import (
 )
 from rlk.parallel.patched import parallelize_patched
 from rlk.parallel.plan import OP, Style, Styles, already_shared, check_shares, put, ranks_of, shares_of
+from rlk.parallel.state import mark_parts
 from rlk.parallel.styles import Plan, resolved, told
 
 Model = TypeVar("Model", CausalLM, Patched)
@@ -106,6 +107,8 @@ def shared(model: CausalLM, ranks: Ranks, styles: Styles) -> CausalLM:
                 of_all_tokens(module, ranks)
     model.model.ranks = ranks
     model.lm_head.shares = {"weight": 0} if "lm_head" in styles else {}
+    for module in model.modules():
+        mark_parts(module, getattr(module, "shares", {}))
     lay_out(model)
     return model
 
