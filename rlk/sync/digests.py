@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.integrations.patching import Patched
 from rlk.nn.experts import by_expert
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.sync.blocks import Weight, digests_of
@@ -57,6 +58,9 @@ class Digest:
         lines = (f"{name} {weight.hex}\n".encode() for name, weight in sorted(self.weights.items()))
         return _hashed(*lines)
 
+    def __str__(self) -> str:
+        return f"{self.total} of {len(self.weights)} weights"
+
 
 def _hashed(*parts: bytes) -> str:
     state = hashlib.blake2b(FORMAT + b"\0", digest_size=16)
@@ -66,8 +70,13 @@ def _hashed(*parts: bytes) -> str:
     return state.hexdigest()
 
 
+def unpatched(source: Any) -> Any:
+    """Return the model of what `rlk.patch` returned, anything else as it is."""
+    return source.model if isinstance(source, Patched) else source
+
+
 def digest(
-    source: torch.nn.Module | Mapping[str, torch.Tensor] | str | os.PathLike[str],
+    source: torch.nn.Module | Patched | Mapping[str, torch.Tensor] | str | os.PathLike[str],
     *,
     dtype: torch.dtype | None = None,
     parts: Mapping[str, Part] | None = None,
@@ -110,6 +119,7 @@ def digest(
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise wrong_value(OP, "dtype", dtype, "a float dtype, or None")
+    source = unpatched(source)
     if isinstance(source, str | os.PathLike):
         if parts is not None:
             raise wrong_value(OP, "parts", "a map", "None for files, which hold Hugging Face's names")
