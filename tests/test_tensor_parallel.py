@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from copy import deepcopy
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +36,7 @@ from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn import CausalLM, Linear
 from rlk.nn import ranks as nn_ranks
 from rlk.nn.ranks import Ranks
-from rlk.optim import AdamW, clip_grad_norm
+from rlk.optim import AdamW, clip_grad_norm, grad_norm
 from rlk.parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -388,6 +388,7 @@ EMBEDDING, HEAD, NORM = "model.embed_tokens", "lm_head", "model.norm"
 Q, O, HOLDER = "layers.*.self_attn.q_proj", "layers.0.self_attn.o_proj", "layers.*.mlp"
 GATE, UP, DOWN = (f"layers.*.mlp.{each}_proj" for each in ("gate", "up", "down"))
 MLP = {GATE: "colwise", UP: "colwise", DOWN: "row"}
+HEADS = "layers.*.self_attn.q_norm"
 KEPT = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1))
 PUT = PrepareModuleOutput(output_layouts=Shard(1), desired_output_layouts=Replicate())
 BAD_PLANS: dict[str, tuple[Any, str]] = {
@@ -398,9 +399,11 @@ BAD_PLANS: dict[str, tuple[Any, str]] = {
     "columns of down": ({DOWN: ColwiseParallel()}, "of model.layers.0.mlp.down_proj: Rowwise.* 'rowwise'"),
     "an unknown word": ({DOWN: "rowwise_split_input"}, "'rowwise_split_input'"),
     "whole results": ({UP: ColwiseParallel(output_layouts=Replicate())}, "and output_layouts=Shard.-1"),
-    "DTensors": ({UP: ColwiseParallel(use_local_output=False)}, "use_local_output=False"),
-    "tokens without sp": ({DOWN: RowwiseParallel(output_layouts=Shard(1))}, "with sp=True Shard"),
-    "norms without sp": ({NORM: SequenceParallel()}, "of dim 0 or 1 with sp=True"),
+    "tokens without sp": (
+        {DOWN: RowwiseParallel(output_layouts=Shard(1)), NORM: SequenceParallel()},
+        r"^parallelize: plan='layers[^\n]*down_proj and 1 more, by shares of the tokens' .* sp=True beside",
+    ),
+    "tokens of heads": ({HEADS: SequenceParallel()}, "or SequenceParallel.sequence_dim=2."),
     "some norms, sp": ({NORM: SequenceParallel()}, "model.norm without model.layers.0.input_layernorm"),
     "another dim, sp": ({NORM: SequenceParallel(sequence_dim=2)}, "sequence_dim=2"),
     "an input, sp": ({HOLDER: KEPT}, "whose desired layout is Replicate"),
@@ -432,6 +435,13 @@ def test_plans_that_have_no_form_are_refused_on_every_rank(what: str, initialize
     (text,) = said
     assert re.search(words, text, re.DOTALL), text
     assert model.model.ranks is None
+
+
+def test_a_plan_may_say_what_is_so_without_it() -> None:
+    """Results that are DTensors, which rlk passes nowhere, and norms of a rank's own heads: as torchtitan."""
+    said = {GATE: ColwiseParallel(use_local_output=False), UP: ColwiseParallel(), DOWN: RowwiseParallel()}
+    styles = resolved(tied_model(), said | {HEADS: SequenceParallel(sequence_dim=2)}, False)
+    assert styles == resolved(tied_model(), MLP, False)
 
 
 @cache
@@ -746,6 +756,9 @@ def test_a_patched_model_that_ranks_cannot_share_is_refused(initialized: None) -
             assert_marked(each, cuts("qwen3, tied", 4, 1))
         with pytest.raises(UnsupportedError, match="continuous batching where ranks share"):
             made.model.generate_batch([[1, 2]])
+        rows = torch.zeros(1, 32, dtype=torch.bfloat16, requires_grad=True)
+        with pytest.raises(UnsupportedError, match=r"eval mode: call model.train\(\).* without lm_head"):
+            made.model.eval().lm_head(rows)
         assert made.model.lm_head.weight is made.model.model.embed_tokens.weight
         assert made.model.lm_head.weight.shape == (24, 32)
     assert not any("ranks" in vars(module) for module in made.model.modules())
@@ -767,10 +780,15 @@ def test_calls_of_parallelize_name_what_is_wrong(initialized: None) -> None:
         ),
         (model, "tp", {}, "group must be a torch.distributed.ProcessGroup, got str"),
         (model, fake_group(0, 2), {"sp": 1}, "sp must be a bool, got int"),
+        (model, None, {}, "mesh must be a torch.distributed DeviceMesh or ProcessGroup, got NoneType"),
     ):
         with pytest.raises(LaunchError, match=words):
             parallelize(bad, group, **options)  # type: ignore[arg-type]
     parallelize(model, fake_group(1, 2))
+    for clip in (grad_norm, partial(clip_grad_norm, max_norm=1.0)):
+        with pytest.raises(LaunchError, match=r"norm: named_parameters must .* model.named_p") as raised:
+            clip(model.parameters(), leaves=8)  # type: ignore[operator]
+        assert raised.value.code is Code.ARG_TYPE
     with pytest.raises(LaunchError, match="shared by 2 ranks"):
         parallelize(model, fake_group(1, 2))
     copied = deepcopy(model).model  # a reference model: its own tokens, the same group

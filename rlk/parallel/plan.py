@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rlk.errors import Code, LaunchError
 from rlk.nn.config import ModelConfig, joined
 from rlk.nn.ranks import Ranks
+from rlk.runtime.binding.checks import wrong_type
 from rlk.runtime.call.collective import SHARE, Share, process_group
 
 OP = "parallelize"
@@ -116,6 +117,8 @@ def ranks_of(mesh: DeviceMesh | dist.ProcessGroup, tp: str | int | None, sp: boo
     """
     if not isinstance(sp, bool):
         raise LaunchError(Code.ARG_TYPE, op=OP, name="sp", wanted="bool", got=type(sp).__name__)
+    if mesh is None:  # torch's word for the default group, which may have more ranks than were meant
+        raise wrong_type(OP, "mesh", mesh, "torch.distributed DeviceMesh or ProcessGroup")
     group = process_group(OP, _group_of(mesh, tp) if isinstance(mesh, DeviceMesh) else mesh)
     return Ranks(group, group.size(), group.rank(), sp)
 
