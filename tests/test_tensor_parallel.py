@@ -511,27 +511,34 @@ def test_ranks_that_disagree_raise_one_error_before_they_share(ranks: list[Found
     words = {
         "leaves": ("parallelize: ranks differ in 2", "numerics id: ", "leaves: 8 on rank 0, 4 on rank 3"),
         "loaded": ("from_pretrained: ranks differ in 2", "leaves: 8 on rank 0, 4 on rank 3"),
-        "sp": ("sp: False on rank 0, True on rank 3",),
-        "plan": ("in 4 facts", "plan of model.layers.*.self_attn.o_proj: row on rank 0, nothing on rank 3"),
+        "sp": ("sp: False on rank 0, True on rank 3", "give all ranks the same sp "),
+        "plan": (
+            "in 4 facts", "plan of model.layers.*.self_attn.o_proj: row on rank 0, nothing on rank 3",
+            "give all ranks the same plan ",
+        ),
         "refused plan": ("plan: taken on rank 0, parallelize: plan='nothing' is not allowed on rank 3",),
         "fewer": ("ranks differ in 3 facts", "tokens: 70 on rank 0, 69 on rank 3"),
         "another": ("ranks differ in 1 fact\n", "digest of ids: "),
-        "temperature": ("ranks differ in 1 fact\n", "temperature: 1.0 on rank 0, 0.5 on rank 3"),
+        "temperature": (
+            "logps: ranks differ in 1 fact\n", "temperature: 1.0 on rank 0, 0.5 on rank 3",
+            "make the same calls",
+        ),
         "needs": ("ranks differ in 1 fact\n", "needs: [logp] on rank 0, [logp, entropy] on rank 3"),
         "layout": ("ranks differ in 1 fact\n", "cu_seqlens: [0, 30, 70] on rank 0, [0, 35, 70] on rank 3"),
         "support": ("ranks differ in 1 fact\n", "support: [torch.int64 [71] "),
-        "call": ("call: logps on rank 0, forward on rank 3",),
+        "call": ("rlk.parallel: ranks differ", "call: logps on rank 0, forward on rank 3",),
         "contexts": ("ranks differ in 1 fact\n", "context_lens: [5] on rank 0, [6] on rank 3"),
         "temperature, patched": ("ranks differ in 1 fact\n", "temperature: 1.0 on rank 0, 0.5 on rank 3"),
         "layout, patched": ("cu_seqlens: [0, 35, 65] on rank 0, [0, 35, 66] on rank 3",),
         "labels, patched": ("ranks differ in 1 fact\n", "labels: torch.int32 [2, 35] "),
-    }
+    }  # fmt: skip
     for found in ranks:
         for what, said in words.items():
             if what not in found["disagreements"]:  # without transformers
                 continue
             code, text = found["disagreements"][what]
             assert code == "RANKS_DIFFER" and all(each in text for each in said), text
+            assert ("one model, with" in text) == (what in ("leaves", "loaded")) and "version" not in text
         said = {what: each for what, each in found["disagreements"].items() if what != "not compared"}
         assert said == {what: ranks[0]["disagreements"][what] for what in said}
         assert said["alike"] == ("", "nothing was raised")
@@ -558,6 +565,7 @@ def test_where_one_rank_refuses_its_ids_all_raise(ranks: list[Found]) -> None:
             if rank == 3 or what == "outside on all":
                 want = words.get(what, outside)
             assert code == want[0] and want[1] in text, (what, text)
+            assert (want[0] == "RANKS_DIFFER") == ("\n    see the error of rank 3 " in text)
 
 
 def test_ids_on_the_host_of_a_group_of_devices_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
