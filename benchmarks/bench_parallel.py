@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import rlk
 from benchmarks import bench_model, layers, peers
+from benchmarks.accumulation import micro_batches
 from benchmarks.harness import Bar, Case, Checked, main
 from benchmarks.identity import describe, differing_there
 from benchmarks.layers import TorchLayer
@@ -47,11 +48,6 @@ from rlk.runtime.call import collective, symmetric
 from rlk.runtime.call.collective import ordered_gather
 from rlk.testing.bits import differing
 
-NO_MULTICAST = {
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-}
 KIB = (8, 64, 512, 4096, 32768, 65536, 262144, 1048576)
 LARGE = 65536  # KiB from which a sum has the tighter bar
 LEAVES, PIECES = 8, 2
@@ -64,6 +60,8 @@ SHAPES = ((4, 2048), (1, 8192))
 """Sequences, and the tokens of each."""
 SMALL, FEW = "Qwen3-0.6B", 64
 """A model, and tokens of it whose layer takes the host longer than the device."""
+MICRO_BATCHES, DEPTH = 8, 8
+"""Of a step, and layers of its model."""
 MODEL, WHOLE, ONE_LEAF, MEGATRON = "Qwen3-8B", "rlk_whole", "rlk_one_leaf", "megatron_cublas"
 """WHOLE: the same layer, with as many leaves, that no ranks share; one rank's takes turns with it."""
 
@@ -649,6 +647,15 @@ def decoder_layer(
     )
 
 
+# --- micro-batches ---
+
+
+def step(kind: str) -> Case:
+    """A step of micro-batches in order, of a model that a wrapper holds."""
+    config = layers.config_of("qwen3", 1024, 16, 8, 3072, layers=DEPTH, vocabulary=32768)
+    return micro_batches(config, MICRO_BATCHES, *SHAPES[0], kind, _slowest)
+
+
 # --- the family ---
 
 
@@ -671,6 +678,8 @@ def of_ranks() -> Iterator[Case]:
     for sp in (False, True):
         for grad in (False, True):
             yield decoder_layer(MODEL, *SHAPES[0], sp, grad)
+    for kind in ("ddp", "fsdp2"):
+        yield step(kind)
     for k in (4096, 12288):
         yield summed_product(8192, 4096, k)
     for kib in (512, 4096, 65536, 1048576):
@@ -695,6 +704,8 @@ def of_one_device() -> Iterator[Case]:
         yield input_gradient(8192, n, 4096)
         if torch.cuda.is_available():
             yield parts_of_input_gradient(8192, n, 4096)
+    if torch.cuda.is_available():
+        yield step("none")
 
 
 def joined() -> bool:
@@ -702,7 +713,7 @@ def joined() -> bool:
     if "RANK" not in os.environ:
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, timeout=LIMIT)
         return True
-    os.environ.update(NO_MULTICAST)  # sums by NVLink's switch would be in its own order
+    os.environ.update(symmetric.NO_MULTICAST)
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", timeout=LIMIT, device_id=device)

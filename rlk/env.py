@@ -21,6 +21,8 @@ ENTRY_POINTS = "rlk.backends"
 _registered: list[str] = []
 VLLM = ("1", "cpu")
 TRANSPORTS = ("symmetric", "backend")
+UNSET = "unset"
+"""How a message shows a variable that has no value."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_CACHE_LIMIT = 8 * 2**30
 SIZE = "bytes with an optional suffix K, M, G or T, such as 8G"

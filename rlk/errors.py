@@ -355,7 +355,12 @@ class Code(Enum):
     )
     RANKS_MISSING = (
         "{op}: {missing} of {ranks} ranks said nothing within {seconds:g} s",
-        "look at the log of these ranks; give a longer timeout= where they start late",
+        "look at the log of these ranks",
+        "where they start late: a longer timeout= of init_process_group, or of rlk.parallel.agree",
+    )
+    RANKS_ENDED = (
+        "{op}: rank {rank} of {ranks} {ended}:\n{said}",
+        "see what it said; it needs what this process has: packages, memory, RLK_* variables",
     )
     RANKS_STORE = (
         "{op}: the store of torch.distributed cannot be reached any more: {error}",

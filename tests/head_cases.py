@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from linear_cases import NEEDS, TOKENS, cotangents, head, options_of
-from rank_cases import Found, member
+from rank_cases import Found, member, refused
 
 from rlk import Layout, ops
 from rlk.ops import Loss
+from rlk.runtime.call import collective
 
 ROWS, DEPTH, VOCABULARY = (3, 7), 24, 8 * 270  # two chunks in each piece
 PARTS = 8  # ids are chosen at the edges of 8 shards, so at those of 2 and 4
@@ -239,7 +241,41 @@ def everything(world: int, rank: int, device: torch.device) -> Found:
         found[f"policies of {size}"] = {
             name: policy_losses(head_, *where) for name, head_ in POLICIES.items()
         }
-    return found
+    return found | {"disagreements": disagreements(world, rank)}
+
+
+def disagreements(world: int, rank: int) -> Found:
+    """Return what ranks raise of which the last one calls a head otherwise; how often they compare calls."""
+    last, compared = rank == world - 1, 0
+    hidden, weight = (torch.ones(n, 8, dtype=torch.bfloat16) for n in (21, 272))
+    half = torch.float16 if last else torch.bfloat16
+
+    def called(count: int = 21, size: int = 270, dtype: torch.dtype | None = None, **options: Any) -> object:
+        leaf = hidden[:count].to(dtype or hidden.dtype).requires_grad_(options.pop("summed", True))
+        given = {"group": dist.group.WORLD, "vocab_start": rank * size} | options
+        return ops.linear_logp(leaf, weight[:size].to(leaf.dtype), torch.arange(count), **given)
+
+    calls: dict[str, Callable[[], object]] = {
+        "rows": lambda: called(20 if last else 21),
+        "shards": lambda: called(size=272 if last else 270, vocab_start=rank * 270),
+        "begins": lambda: called(**{"vocab_start": 0} if last else {}),
+        "dtype": lambda: called(dtype=half),
+        "mask": lambda: called(**{"mask": torch.arange(21) < 9} if last else {}),
+        "softcap": lambda: called(softcap=3.0 if last else 2.0),
+        "needs": lambda: called(needs=("logp", "entropy") if last else ("logp",)),
+        "frozen": lambda: called(summed=not last),
+        "alike": called,
+    }
+    found: Found = {name: refused(call) for name, call in calls.items()}
+
+    def counted(*given: Any, **options: Any) -> None:
+        nonlocal compared
+        compared += 1
+
+    with patch.object(collective, "compare", counted):
+        for count in (21, 19, 18, 19):
+            called(count)
+    return found | {"compared": compared}
 
 
 def prepare(world: int) -> None:

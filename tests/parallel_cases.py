@@ -8,6 +8,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import nn_cases
 import torch
@@ -19,9 +20,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from rlk import ops
+from rlk import ops, sync
 from rlk.nn import CausalLM
-from rlk.optim import AdamW, clip_grad_norm, grad_norm
+from rlk.optim import AdamW, clip_grad_norm, grad_norm, norm
 from rlk.optim.shards import gradient
 from rlk.parallel import accumulate_in_order, agree, global_count, parallelize
 from rlk.runtime.call.collective import SHARE, share_of
@@ -101,11 +102,11 @@ def shares_of(model: torch.nn.Module) -> dict[str, Any]:
     return {n: share for n, p in model.named_parameters() if (share := share_of(p)) is not None}
 
 
-def sharded(mesh: Any, tp: Any = None, **options: Any) -> Loss:
+def sharded(mesh: Any, tp: Any = None, sp: bool = False, **options: Any) -> Loss:
     """Return the model in f32, each layer and the rest sharded by FSDP2, computing in bf16. tp: of ranks."""
     made = loss_of(mesh.device_type, **options)
     if tp is not None:
-        parallelize(made.model, tp)
+        parallelize(made.model, tp, sp=sp)
     made.float()
     for layer in made.model.model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=POLICY)
@@ -115,7 +116,7 @@ def sharded(mesh: Any, tp: Any = None, **options: Any) -> Loss:
 def by_torch(
     world: int, rank: int, mesh: Any, tokens: torch.Tensor, **options: Any
 ) -> dict[str, torch.Tensor]:
-    """Return the control: gradients of FSDP2's own reduce-scatter, as sums."""
+    """Return a control: gradients of FSDP2's own reduce-scatter, as sums."""
     model = sharded(mesh, **options)
     for module in model.modules():
         if hasattr(module, "set_gradient_divide_factor"):
@@ -125,6 +126,16 @@ def by_torch(
         counts = first + rank < MICRO_BATCHES
         (model(first + rank if counts else 0, tokens) * float(counts)).backward()
     return named((n, p.grad) for n, p in model.named_parameters())
+
+
+def by_ddp(world: int, rank: int, model: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return a control: gradients of DDP's own all-reduce, of sums of each rank's micro-batches."""
+    *most, last = range(rank, MICRO_BATCHES, world)
+    for number in most:
+        with model.no_sync():
+            model(number, tokens).backward()
+    model(last, tokens).backward()
+    return named((n, p.grad.float() * world) for n, p in model.named_parameters())
 
 
 PARTS = {"rows": ((10, 6), 0), "columns": ((6, 8), 1), "vector": ((7,), 0), "middle": ((3, 4, 5), 1)}
@@ -179,16 +190,18 @@ def disagreements(rank: int, world: int, group: dist.ProcessGroup) -> Found:
     return found
 
 
-def misuse(model: torch.nn.Module, tokens: torch.Tensor) -> Found:
-    """Return what is refused in a round of DDP: gradients that were not exchanged."""
+def misuse(model: torch.nn.Module, tokens: torch.Tensor, rank: int) -> Found:
+    """Return what is refused in a round of DDP: gradients that were not exchanged, and other numbers."""
     order = accumulate_in_order(model)
+    counts = refused(lambda: next(order.numbers(4 + rank)))
 
     def without_exchange() -> None:
         for number, _ in order.numbers(2):
             with model.no_sync():  # type: ignore[operator]
                 model(number, tokens).backward()
 
-    return {"no_sync": refused(without_exchange)}
+    second = refused(lambda: accumulate_in_order(model))
+    return {"counts": counts, "no_sync": refused(without_exchange), "second call": second}
 
 
 class Factor(torch.nn.Module):
@@ -286,10 +299,11 @@ def of_mesh(mesh: Any) -> Found:
     found["ddp"] = steps(ddp(loss_of(), gradient_as_bucket_view=rank % 2 == 0), tokens)
     found["fsdp"] = steps(sharded(mesh), tokens)
     found["torch"] = by_torch(world, rank, mesh, tokens)
+    found["ddp by torch"] = by_ddp(world, rank, ddp(loss_of()), tokens)
     found["parts"] = parts(mesh)
     if world == 2:
         found["stochastic"] = steps(ddp(loss_of()), tokens, seed=5)["weights"]
-        found["misuse"] = misuse(ddp(loss_of()), tokens)
+        found["misuse"] = misuse(ddp(loss_of()), tokens, rank)
         found["products"] = products(mesh)
     return found
 
@@ -336,8 +350,34 @@ def of_square(square: Any, rank: int, **options: Any) -> Found:
             "fsdp": steps(sharded(square, **options), tokens),
             "torch": by_torch(4, rank, square, tokens, **options),
         },
-        "shares": {"fsdp": steps(sharded(square["data"], square["pair"], **options), tokens)},
+        "shares": of_shares(square, tokens, **options),
     }
+
+
+def of_shares(square: Any, tokens: torch.Tensor, **options: Any) -> Found:
+    """Return steps of a wrapper that FSDP2 shards around shares; before them, its digest and a norm.
+
+    The ranks of one half share tokens too.
+    """
+    model = sharded(square["data"], square["pair"], sp=square.get_local_rank("data") == 1, **options)
+    found = measured(model)
+    with patch.object(norm, "mark_anew", lambda: None):
+        found["norm without marks"] = norm_of_weights(sharded(square["data"], square["pair"], **options))
+    return found | {"fsdp": steps(model, tokens)}
+
+
+def measured(model: Loss) -> Found:
+    """Return the digest of a model, and a norm."""
+    return {"digest": sync.digest(model).total, "norm": norm_of_weights(model)}
+
+
+def norm_of_weights(model: Loss) -> torch.Tensor:
+    """Return the norm of gradients that are the weights."""
+    for p in (named := dict(model.named_parameters())).values():
+        p.grad = p.detach().clone()
+    found = grad_norm(named.items(), leaves=LEAVES)
+    model.zero_grad()
+    return found
 
 
 def main(backend: str, world: int, rank: int, folder: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -26,15 +27,10 @@ from rlk.ops import ordered_all_reduce, ordered_gather_sum, ordered_reduce_scatt
 from rlk.ops.collective import reference, scatter_reference
 from rlk.runtime.call import collective
 from rlk.runtime.call.collective import ordered_gather
+from rlk.runtime.call.symmetric import NO_MULTICAST
 from rlk.testing.bits import differing
 
 Found = dict[str, Any]
-NO_MULTICAST = {
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-}
-"""Settings of ranks on devices: sums by NVLink's switch would be in its own order."""
 LIMIT = timedelta(seconds=60)
 
 
@@ -265,6 +261,7 @@ def other_terms(world: int, rank: int, device: torch.device) -> Found:
         "dtype of the sum": lambda: ordered_all_reduce(x, None, out_dtype=DTYPES[1 + last]),
         "part": lambda: ordered_reduce_scatter(x.repeat(4, 1 + last), None),
         "function": lambda: (ordered_gather_sum if last else ordered_all_reduce)(x.repeat(3, 3), None),
+        "transport": lambda: with_transport("backend" if last else None, x.repeat(1, 3)),
         "alike": lambda: ordered_all_reduce((x.t() if last else x.view(2, 6)), None),
     }
     found: Found = {name: refused(call) for name, call in calls.items()}
@@ -296,6 +293,13 @@ def known_elsewhere(rank: int, x: torch.Tensor) -> tuple[str, str]:
 
     with patch.object(of_collective, "sum_over_ranks", lost):
         return refused(lambda: ordered_all_reduce(x, pair))
+
+
+def with_transport(asked: str | None, x: torch.Tensor) -> torch.Tensor:
+    """Return the sum of x, as where RLK_TRANSPORT is set so."""
+    found = replace(Env.current(), transport=asked)
+    with patch.object(Env, "current", lambda: found):
+        return ordered_all_reduce(x, None)
 
 
 class Kind(torch.Tensor):

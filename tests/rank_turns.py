@@ -57,8 +57,8 @@ class Exchange:
     def gather(self, x: torch.Tensor, group: object, *, op: str) -> torch.Tensor:
         return self.stacked(self.terms(x))
 
-    def total(self, x: torch.Tensor, group: object, op: str) -> torch.Tensor:
-        return self.added(self.terms(x))
+    def total(self, x: torch.Tensor, group: object, op: str, out_dtype: torch.dtype) -> torch.Tensor:
+        return self.added(self.terms(x)).to(out_dtype)
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:
@@ -71,6 +71,7 @@ def in_turn(step: Callable[[int, dist.ProcessGroup], Found], exchange: Exchange)
     with ExitStack() as patches:
         patches.enter_context(patch.object(sharded, "ordered_gather", exchange.gather))
         patches.enter_context(patch.object(sharded, "sum_over_ranks", exchange.total))
+        patches.enter_context(sharded.arguments_alike())  # there is no store
         patches.enter_context(patch.object(dist, "is_initialized", lambda: True))
         while not found:
             for rank in range(exchange.ranks):

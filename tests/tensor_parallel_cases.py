@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
@@ -18,12 +21,14 @@ import torch.distributed.checkpoint as dcp
 from nn_cases import integers
 from rank_cases import Found, member, refused
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ParallelStyle
 
 import rlk
 import rlk.integrations.patching
 from rlk import ops, sync
+from rlk.env import TRANSPORTS, Env
 from rlk.errors import LaunchError
 from rlk.nn import CausalLM, RMSNorm, normed, ranks
 from rlk.nn.ranks import Ranks
@@ -34,12 +39,14 @@ from rlk.parallel import (
     RowParallelLinear,
     SequenceParallelRMSNorm,
     VocabParallelEmbedding,
+    agree,
     from_pretrained,
     parallelize,
     save_pretrained,
     sharded_state_dict,
 )
 from rlk.runtime.call.collective import ordered_gather, share_of
+from rlk.verify.ranks import rounded_first
 
 TRANSFORMERS = find_spec("transformers") is not None
 if TRANSFORMERS:
@@ -50,7 +57,7 @@ SHARED = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8, "rl
 MODELS = {
     "qwen3, tied": {"tie_word_embeddings": True},  # norms of heads
     "qwen2": {"model_type": "qwen2", "num_hidden_layers": 1},  # biases of q, k and v
-    "gemma2": {  # norms behind attention and MLP, softcaps, a window, a scale of embeddings
+    "gemma2": {  # norms after attention and MLP, softcaps, a window, a scale of embeddings
         "model_type": "gemma2", "num_hidden_layers": 1, "tie_word_embeddings": True,
         "hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0,
         "final_logit_softcapping": 4.0, "sliding_window": 16, "layer_types": ["sliding_attention"],
@@ -64,6 +71,8 @@ WAYS = [
 LENGTHS, WIDTH = (67, 100), 100  # of 4 ranks with 64 tokens each the last has none
 PROMPT, CHUNK, PAGE = 21, 13, 8
 LIMIT = timedelta(seconds=240)  # of one exchange: ranks trace their first calls at different times
+SOON = timedelta(seconds=8)
+"""How long ranks wait for one that dies: it is gone at once, those that saw it are there and send nothing."""
 
 
 def way(name: str, tp: int, sp: bool) -> str:
@@ -232,7 +241,9 @@ def layers_alone(of: Ranks) -> Found:
         each = len(whole) // of.size
         layer.weight.data.copy_(whole[of.rank * each : (of.rank + 1) * each])
     x = embedding(ids)
-    found: Found = {"columns": column(x).detach()}
+    found: Found = {"columns": column(x).detach(), "bytes kept": [x.untyped_storage().nbytes(), x.nbytes]}
+    row = RowParallelLinear(16, 8, False, ranks=of, leaves=4, dtype=torch.bfloat16)
+    found["three dims"] = refused(lambda: row(x.new_zeros(2, 3, 4)))
     of.tokens = 600  # of another batch, of which every rank has rows
     return found | {"other tokens": refused(lambda: column(x))}
 
@@ -329,6 +340,12 @@ def disagreements(line: DeviceMesh, folder: Path) -> Found:
     if TRANSFORMERS:  # which reads config.json
         found["loaded"] = refused(lambda: from_pretrained(folder, line, leaves=4 if last else 8))
     found["sp"] = refused(lambda: parallelize(tiny("qwen2"), line, sp=last))
+    found["odd sp"] = refused(lambda: parallelize(tiny("qwen2"), line, sp=1 if last else False))
+    frozen = torch.nn.Linear(2, 2).requires_grad_(not last)
+    found["frozen"] = refused(lambda: agree(frozen, group=line.get_group()))
+    asked = replace(Env.current(), transport=TRANSPORTS[last])
+    with patch.object(Env, "current", lambda: asked):
+        found["transport"] = refused(lambda: agree(group=line.get_group()))
     plan = {"lm_head": "colwise"} if last else {"lm_head": "colwise", **OF_ATTENTION}
     found["plan"] = refused(lambda: parallelize(tiny("qwen2"), line, plan=plan))
     plan = {"nothing": "colwise"} if last else None
@@ -468,7 +485,50 @@ def kept(line: DeviceMesh, square: DeviceMesh, folder: Path) -> Found:
     return {name: sync.digest(model, dtype=torch.bfloat16).total for name, (model, _) in models.items()}
 
 
-def transferred(line: DeviceMesh, square: DeviceMesh) -> Found:
+def unloaded(line: DeviceMesh, folder: Path) -> tuple[str, str]:
+    """Return what ranks raise of which the last one asks for a dtype that no model has."""
+    dtype = torch.float64 if line.get_local_rank() == 3 else None
+    return refused(lambda: from_pretrained(folder, line, dtype=dtype))
+
+
+def absent(folder: Path) -> Found:
+    """Return what a rank raises whose only partner does not come, and after how many seconds.
+
+    The two are a group of their own: later, one that said nothing has made fewer comparisons.
+    """
+    pair, store, key = dist.new_group([0, 3]), _get_default_store(), "the other gave up"
+    if dist.get_rank() == 3:
+        store.wait([key], LIMIT)
+    if dist.get_rank() != 0:
+        return {}
+    calls: dict[str, Callable[[], object]] = {"parallelize": lambda: parallelize(tiny("qwen2"), pair)}
+    if TRANSFORMERS:
+        calls["from_pretrained"] = lambda: from_pretrained(folder, pair)
+    found, waits = {}, store.timeout
+    store.set_timeout(timedelta(seconds=1))
+    for name, call in calls.items():
+        start = time.monotonic()
+        found[name] = refused(call), time.monotonic() - start
+    store.set_timeout(waits)
+    store.set(key, "")
+    return found
+
+
+def died() -> tuple[str, float]:
+    """Return what ends the backward pass of ranks of which the last one dies in it, and after what time."""
+    model = parallelize(tiny("qwen2"), dist.new_group(timeout=SOON))
+    loss = model.logps(integers(*range(70))).logp.sum()
+    if dist.get_rank() == 3:
+        model.model.layers[0].mlp.down_proj.weight.register_hook(lambda _: os._exit(0))
+    start = time.monotonic()
+    try:
+        loss.backward()
+    except Exception as error:
+        return type(error).__name__, time.monotonic() - start
+    return "", time.monotonic() - start
+
+
+def transferred(line: DeviceMesh, square: DeviceMesh, folder: Path) -> Found:
     """Return weights that went from shards of four ranks to shares of two, and back; and refusals."""
     source = tiny("qwen2").float()
     for layer in source.model.layers:
@@ -488,6 +548,9 @@ def transferred(line: DeviceMesh, square: DeviceMesh) -> Found:
             target.model.layers[0].mlp.down_proj.weight[5, 7] += 1
     sent = sync.digest(source, dtype=torch.bfloat16)
     found: Found = {"total": total, "arrived": arrived, "f32 totals": totals, "sent": sent.total}
+    config = nn_cases.QWEN3 | SHARED | MODELS["qwen2"]
+    save_pretrained(both, folder, config=config)
+    found["written"] = sync.digest(folder).total
     found["wrong"] = refused(lambda: sync.check(sent, sync.digest(target)))
     return found | {"other shape": refused(lambda: sync.transfer(source, torch.nn.Linear(2, 2)))}
 
@@ -529,19 +592,12 @@ def planned(square: DeviceMesh) -> Found:
     else:
         parallelize(model, square, tp="tp", sp=True, plan=OF_ATTENTION)
     found: Found = {"trained": training(model), "heads of a cache": model.cache(1, 8).keys.shape[-2]}
-    with patch.object(Ranks, "total", rounded_first), torch.no_grad():
+    with rounded_first(), torch.no_grad():
         found["rounded first"] = model.logps(*batch()).logp
     if TRANSFORMERS:
         plan, made = OF_LAYERS if first else OF_VOCABULARY, patched_of("qwen3, tied")
         found["patched"] = trained_patched(parallelize(made, square, tp="tp", sp=not first, plan=plan))
     return found
-
-
-def rounded_first(self: Ranks, partial_sum: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Sum over ranks as Megatron-LM does: parts of 16 bits, by the backend."""
-    part = partial_sum.detach().bfloat16()
-    dist.all_reduce(part, group=self.group)
-    return part.to(dtype)[self.rows(len(part))]
 
 
 # --- eight ranks ---
@@ -571,11 +627,17 @@ def main(backend: str, world: int, rank: int, folder: Path) -> None:
     """Run everything as one rank of four, or a step as one of eight, and write what it found."""
     with member(backend, world, rank, folder, LIMIT) as device:
         if world == 8:
-            step = step_of(parallelize(of_eight(), init_device_mesh(device.type, (8,))))
-            return torch.save(step, folder / f"{rank}.pt")
+            line = init_device_mesh(device.type, (8,))
+            found = {"step": step_of(parallelize(of_eight(), line))}
+            found["by tokens"] = training(parallelize(of_eight(), line, sp=True))
+            return torch.save(found, folder / f"{rank}.pt")
         square = init_device_mesh(device.type, (2, 2), mesh_dim_names=("dp", "tp"))
         line = init_device_mesh(device.type, (4,))
-        torch.save(everything(square, line, folder / "saved"), folder / f"{rank}.pt")
+        found = everything(square, line, folder / "saved")
+        torch.save(found, folder / f"{rank}.pt")
+        if backend == "gloo":  # at last, since a rank of them dies
+            torch.save(found | {"died": died()}, folder / f"{rank}.pt")
+            os._exit(0)
 
 
 def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
@@ -596,6 +658,7 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         found["patched"] = trained_patched(parallelize(patched_of("qwen3, tied"), line, sp=True))
     calls: dict[str, Callable[[], Found]] = {
         "rollout": lambda: rollout(shared("qwen3, tied", 4, False)),
+        "rollout by tokens": lambda: rollout(shared("qwen3, tied", 4, True)),
         "unwritten": lambda: {"said": unwritten(shared("qwen3, tied", 4, True), folder)},
         "saved": lambda: saved(shared("qwen3, tied", 4, True), folder),
         "products": lambda: products(Ranks(line.get_group(), 4, line.get_rank())),
@@ -603,14 +666,18 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         "norms": lambda: norms(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),
         "layers alone": lambda: layers_alone(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),
         "sharded shares": lambda: sharded_shares(square),
-        "transferred": lambda: transferred(line, square),
+        "transferred": lambda: transferred(line, square, folder.parent / "sharded"),
         "kept": lambda: kept(line, square, folder.parent / "kept, too"),
         "stepped as whole": lambda: stepped_as_whole(trained(shared("qwen2", 2, False))),
         "disagreements": lambda: disagreements(line, folder),
         "refusals": lambda: refusals(line),
+        "absent": lambda: absent(folder),
         "planned": lambda: planned(square),
         "another tree": lambda: another_tree(line),
     }
+    if TRANSFORMERS:  # which reads config.json
+        calls["unloaded"] = lambda: unloaded(line, folder)
+        calls["loaded"] = lambda: dict(from_pretrained(folder, square, tp="tp", sp=True).named_parameters())
     return found | {name: call() for name, call in calls.items()}
 
 

@@ -185,6 +185,7 @@ DIFFER = {
     "dtype of the sum": "dtype of the sum: torch.bfloat16 on rank 0, torch.float16 on rank {last}",
     "part": "x: torch.float32 [24, 2] on rank 0, torch.float32 [24, 4] on rank {last}",
     "function": "call: ordered_all_reduce on rank 0, ordered_gather_sum on rank {last}",
+    "transport": "RLK_TRANSPORT: unset on rank 0, backend on rank {last}",
 }
 
 

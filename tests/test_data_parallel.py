@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from parallel_cases import LENGTHS, MICRO_BATCHES, MOST, PARTS, active, loss_of, one_norm, one_step, part_of
 from rank_cases import Found
+from torch.distributed.device_mesh import init_device_mesh
 
 from rlk.errors import Code, LaunchError
 from rlk.parallel import accumulate_in_order, agree, global_count
@@ -58,11 +59,19 @@ def test_gradients_norms_and_weights_are_those_of_one_process(
 def test_steps_of_fsdp2_over_two_dims_of_a_mesh_are_those_of_one_process(
     kind: str, every: list[Found], alone: Found
 ) -> None:
-    """HSDP, and FSDP2 of the shares of tensor parallelism."""
+    """HSDP, and FSDP2 of the shares of tensor parallelism, half of it with sequence parallelism."""
     check_steps([found[kind]["fsdp"] for found in every], alone)
     runs = 4 if kind == "copies" else 2  # ranks of a share run the same micro-batches
     counted = sorted(n for found in every[:runs] for n in found[kind]["fsdp"]["counted"])
     assert counted == list(range(MICRO_BATCHES))
+
+
+def test_a_wrapper_around_shares_has_the_digest_and_the_norm_of_whole_weights(every: list[Found]) -> None:
+    want = parallel_cases.measured(loss_of().float())
+    for found in every:
+        assert found["shares"]["digest"] == want["digest"]
+        assert_same_bits(found["shares"]["norm"], want["norm"])
+        assert differing(found["shares"]["norm without marks"], want["norm"])
 
 
 def test_sums_of_torch_over_copies_have_other_bits(every: list[Found], alone: Found) -> None:
@@ -93,6 +102,14 @@ def test_torchs_own_reduction_has_other_bits(ranks: list[Found], alone: Found) -
         torch.testing.assert_close(ranks[0]["torch"][name], want, rtol=1e-3, atol=1e-4)
     moved = sum(differing(ranks[0]["torch"][name], want) for name, want in alone["gradients"].items())
     assert moved  # few: sums of numbers that bf16 holds are often exact in f32
+
+
+def test_ddps_own_reduction_has_other_bits(ranks: list[Found], alone: Found) -> None:
+    """The control: sums of each rank's micro-batches, then of ranks, in the dtype of the model."""
+    made = ranks[0]["ddp by torch"]
+    for name, want in alone["gradients"].items():
+        assert (made[name] - want).norm() < 0.02 * want.norm()
+        assert differing(made[name], want), name
 
 
 def test_every_micro_batch_counts_once(ranks: list[Found]) -> None:
@@ -126,7 +143,19 @@ def test_a_shard_is_updated_and_measured_as_a_part_of_the_whole(name: str, ranks
 def test_a_backward_without_exchange_is_an_error(every: list[Found]) -> None:
     for rank, found in enumerate(every):
         code, text = found["2"]["misuse"]["no_sync"]
-        assert code == Code.GRADIENT_ROUND.name and "parameters got no gradient" in text, rank
+        assert code == Code.GRADIENT_ROUND.name, rank
+        assert "14 parameters got no gradient: module.model.model.embed_tokens.weight, " in text, text
+        assert " and 10 more\n" in text
+        code, text = found["2"]["misuse"]["second call"]
+        assert code == Code.ARG_VALUE.name and "what the first call returned" in text
+
+
+def test_ranks_with_other_numbers_of_micro_batches_raise_one_error(every: list[Found]) -> None:
+    for rank, found in enumerate(every):
+        first = rank // 2 * 2
+        code, text = found["2"]["misuse"]["counts"]
+        assert code == "RANKS_DIFFER", text
+        assert f"count of numbers(): 4 on rank {first}, 5 on rank {first + 1}" in text
 
 
 @pytest.mark.parametrize("name", ["evaluated", "list", "frozen"])
@@ -142,7 +171,9 @@ def test_sums_of_fsdp2_are_those_of_one_process(name: str, every: list[Found]) -
 def test_a_parameter_of_fsdp2_without_a_gradient_is_an_error(name: str, every: list[Found]) -> None:
     for found in every:
         code, text = found["2"]["products"][name]
-        assert code == Code.GRADIENT_ROUND.name and "1 parameters got no gradient" in text
+        left_out = "first" if name == "other" else "third"
+        assert code == Code.GRADIENT_ROUND.name
+        assert f"1 parameter got no gradient: {left_out}.weight" in text
 
 
 def test_the_documented_loop_runs(every: list[Found]) -> None:
@@ -179,6 +210,7 @@ def test_facts_of_many_elements_are_told_apart() -> None:
         assert text_of(form(ids)) == text_of(form(ids.clone())) != text_of(form(other))
     assert text_of(ids) != text_of(ids.int()) and text_of(ids) != text_of(ids.view(40, 100))
     assert text_of(1e-4) == "0.0001"
+    assert text_of({"a": ids, "b": 2}) == text_of({"b": 2, "a": ids}) != text_of({"a": 2, "b": ids})
 
 
 def test_ranks_that_disagree_raise_the_same_error(ranks: list[Found], every: list[Found]) -> None:
@@ -252,6 +284,27 @@ def test_one_process_needs_no_group() -> None:
 # --- one process -----------------------------------------------------
 
 
+def test_fsdp2_on_one_rank_refuses_what_it_refuses_on_two() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        product, summed = parallel_cases.product, parallel_cases.summed
+        assert_same(summed(product(mesh), steps=2), summed(product()))
+        for count, calls, found in (
+            (0, [""], r"outside of numbers\(\): a gradient"),
+            (1, ["", ""], "micro-batch 0: a second gradient of second.weight"),
+            (1, ["third"], "micro-batch 0: 1 parameter got no gradient: third.weight"),
+        ):
+            model = product(mesh)
+            order = accumulate_in_order(model)
+            with pytest.raises(LaunchError, match=found):
+                for number, _ in order.numbers(count) if count else [(0, True)]:
+                    for without in calls:
+                        model(number, without).backward()
+    finally:
+        dist.destroy_process_group()
+
+
 class Twice(torch.nn.Module):
     """A model with a parameter that a part of its calls does not use."""
 
@@ -266,7 +319,7 @@ class Twice(torch.nn.Module):
 def test_a_parameter_without_a_gradient_is_an_error() -> None:
     model = Twice()
     order = accumulate_in_order(model)
-    with pytest.raises(LaunchError, match="1 parameters got no gradient") as raised:
+    with pytest.raises(LaunchError, match="1 parameter got no gradient: unused") as raised:
         for number, _ in order.numbers(2):
             model(number == 0).backward()
     assert raised.value.code is Code.GRADIENT_ROUND
@@ -277,7 +330,7 @@ def test_two_backwards_of_a_number_are_an_error() -> None:
     order = accumulate_in_order(model)
     next(order.numbers(1))
     model(True).backward()
-    with pytest.raises(LaunchError, match="micro-batch 0: a second gradient"):
+    with pytest.raises(LaunchError, match="micro-batch 0: a second gradient of (un)?used"):
         model(True).backward()
 
 
@@ -295,6 +348,8 @@ def test_a_backward_outside_of_the_numbers_is_an_error() -> None:
 def test_a_step_starts_anew() -> None:
     model = Twice()
     order = accumulate_in_order(model)
+    with pytest.raises(LaunchError, match="a model once: go on with what the first call returned"):
+        accumulate_in_order(model)
     for _ in range(2):
         for number, counts in order.numbers(3):
             assert counts

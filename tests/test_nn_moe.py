@@ -24,7 +24,7 @@ from rlk.errors import LaunchError, UnsupportedError
 from rlk.nn import CausalLM, ModelConfig, RouteLog
 from rlk.nn.replay import unchanged
 from rlk.ops import Routes
-from rlk.sync import check, digest, transfer
+from rlk.sync import check, digest, gathered, transfer
 from rlk.sync.parts import transposed_of
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.verify import rows
@@ -309,7 +309,7 @@ def test_experts_that_files_have_one_by_one_have_their_digests(family: str, tmp_
     model = CausalLM.from_pretrained(tmp_path)
     theirs = transformers.AutoModelForCausalLM.from_config(FAMILIES[family](), dtype=torch.bfloat16)
     check(sent, transfer(model, theirs))
-    for held in (model, model.state_dict(), theirs.state_dict()):
+    for held in (model, model.state_dict(), theirs.state_dict(), dict(gathered(model))):
         check(sent, digest(held))
     with torch.no_grad():
         theirs.model.layers[-1].mlp.experts.down_proj[3, 5, 7] += 1
@@ -326,6 +326,7 @@ def test_weights_that_rlk_nn_holds_transposed_have_the_digests_of_files(tmp_path
     model = CausalLM.from_pretrained(folder)
     sent = digest(folder, dtype=torch.bfloat16)
     check(sent, digest(model))
+    check(sent, digest(dict(gathered(model))))
     theirs = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     check(sent, transfer(model, theirs))
     down = model.model.layers[1].mlp.experts.down_proj

@@ -226,12 +226,33 @@ def test_a_sum_that_swaps_neighbours_has_the_same_bits(world: int, wide: Found) 
 
 # --- refusals, each before anything is sent ---
 
+DIFFER = {
+    "rows": "in 1 fact\n    rows of hidden: 21 on rank 0, 20 on rank 3",
+    "shards": "in 2 facts\n    rows of weight: 270 on rank 0, 272 on rank 3\n    vocab_start: that of equal",
+    "begins": "in 1 fact\n    vocab_start: that of equal shards on rank 0, 0 on rank 3",
+    "dtype": "in 1 fact\n    dtype: torch.bfloat16 on rank 0, torch.float16 on rank 3",
+    "mask": "in 1 fact\n    inputs: hidden, ids, weight on rank 0, hidden, ids, mask, weight on rank 3",
+    "softcap": "softcap: 2.0 on rank 0, 3.0 on rank 3",
+    "needs": "needs: () on rank 0, ('entropy',) on rank 3",
+    "frozen": "in 1 fact\n    gradient of hidden: summed on rank 0, none on rank 3",
+}
+
+
+def test_ranks_that_call_a_head_otherwise_all_raise(ranks: list[Found]) -> None:
+    for found in ranks:
+        made = found["disagreements"]
+        for name, words in DIFFER.items():
+            code, text = made[name]
+            assert code == "RANKS_DIFFER" and words in text, (name, text)
+        assert made["alike"] == ("", "nothing was raised")
+        assert made["compared"] == 2  # of four calls with two numbers of rows
+
 
 def refusal(size: int, ranks: int, rank: int, **options: Any) -> tuple[str, str]:
     """Return the code and the text of what a rank with some rows of the weight is told."""
     hidden, weight, ids = head((5,), 8, size)
     given = {"vocab_start": rank * size, "group": dist.ProcessGroup(rank, ranks)} | options
-    with patch.object(dist, "is_initialized", lambda: True):
+    with patch.object(dist, "is_initialized", lambda: True), sharded.arguments_alike():
         return refused(lambda: ops.linear_logp(hidden, weight, ids.clamp(min=0), **given))
 
 

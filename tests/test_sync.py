@@ -19,7 +19,7 @@ import rlk
 from rlk.errors import Code, LaunchError
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.call.entry import call
-from rlk.sync import Part, check, compare, digest, transfer
+from rlk.sync import Part, check, compare, digest, gathered, transfer
 from rlk.sync import blocks as by_blocks
 from rlk.sync.blocks import LANES, STEPS, Weight
 from rlk.sync.kernel import block_digest
@@ -190,7 +190,7 @@ def test_every_holder_of_the_same_weights_has_one_digest(tied: bool, tmp_path: P
         engine.lm_head = engine.model.embed_tokens
     sources = {
         "transformers": theirs, "state dict": own.state_dict(), "one file": tmp_path / "one",
-        "shards": str(tmp_path / "shards"), "merged and padded": engine,
+        "shards": str(tmp_path / "shards"), "merged and padded": engine, "gathered": dict(gathered(own)),
     }  # fmt: skip
     want = digest(own)
     assert len(want.weights) == len(list(own.parameters())) and ("lm_head.weight" in want.weights) is not tied
@@ -198,6 +198,7 @@ def test_every_holder_of_the_same_weights_has_one_digest(tied: bool, tmp_path: P
     assert {name: compare(want, each) for name, each in found.items()} == dict.fromkeys(sources, ())
     assert {each.total for each in found.values()} == {want.total}
     assert digest(own.float(), dtype=torch.bfloat16) == want and digest(own) != want
+    assert digest(dict(gathered(own, dtype=torch.bfloat16))) == want != digest(dict(gathered(own)))
     assert pickle.loads(pickle.dumps(want)) == want
 
 
@@ -350,6 +351,9 @@ def test_bad_sources_are_refused(tmp_path: Path) -> None:
     for message, (source, options) in wrong.items():
         with pytest.raises(LaunchError, match=message):
             digest(source, **options)
+    for source, options, message in ((model(), {"dtype": torch.int8}, "a float dtype"), ({}, {}, "Module")):
+        with pytest.raises(LaunchError, match=rf"sync.gathered: (.|\n)*{message}"):
+            next(gathered(source, **options))
 
 
 # --- comparison -------------------------------------------------------------------------------------------

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from contextlib import nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,10 +46,9 @@ from rlk.parallel import (
     VocabParallelEmbedding,
     checkpoint,
     from_pretrained,
-    models,
     parallelize,
 )
-from rlk.parallel.plan import Cut, cuts_of
+from rlk.parallel.plan import Cut, check_shares, cuts_of
 from rlk.parallel.styles import resolved
 from rlk.runtime.call.collective import SHARE, Share, share_of
 from rlk.sync import digest
@@ -101,9 +102,10 @@ def test_a_step_of_eight_ranks_is_that_of_one(tmp_path: Path) -> None:
     for rank, got in enumerate(found):
         parts = cuts_of(of_eight(), Ranks(fake_group(rank, 8), 8, rank))
         parts |= {f"{name} after": cut for name, cut in parts.items()}
-        made = others(got, want, parts)
-        assert not any(made.values()), made
-        assert others(got, other, parts)["logp"] > 0
+        for how in ("step", "by tokens"):  # of the tokens of a batch the last ranks have none
+            made = others(got[how], {name: want[name] for name in got[how]}, parts)
+            assert {"logp", "lm_head.weight"} < {*made} and not any(made.values()), made
+            assert others(got[how], {name: other[name] for name in got[how]}, parts)["logp"] > 0
 
 
 def test_elements_of_shares_that_fsdp_shards_again_have_their_places(ranks: list[Found]) -> None:
@@ -146,9 +148,10 @@ def test_a_rollout_on_four_ranks_has_the_bits_of_one(ranks: list[Found]) -> None
     with torch.no_grad():  # and those of the training forward
         assert_same_bits(want["logits"], model.logits(model(ids))[:rows])
     for found in ranks:
-        assert found["rollout"].keys() == want.keys()
-        for name, x in want.items():
-            assert_same_bits(found["rollout"][name], x, name)
+        for how in ("rollout", "rollout by tokens"):
+            assert found[how].keys() == want.keys()
+            for name, x in want.items():
+                assert_same_bits(found[how][name], x, f"{how}: {name}")
 
 
 def test_a_patched_model_has_the_bits_of_one_rank(ranks: list[Found]) -> None:
@@ -196,6 +199,9 @@ def test_layers_without_a_model_know_how_many_tokens_all_ranks_have(ranks: list[
     want = ops.matmul(ops.embedding(ids, table), w)
     for rank, found in enumerate(ranks):
         assert_same_bits(found["layers alone"]["columns"], want[:, rank * 4 : rank * 4 + 4])
+        kept, own = found["layers alone"]["bytes kept"]
+        assert kept == own  # not the rows of all ranks
+        assert "RowParallelLinear: x.shape=(2, 3, 4)" in found["layers alone"]["three dims"][1]
         code, text = found["layers alone"]["other tokens"]
         assert code == "ARG_VALUE" and "ranks.tokens = 600" in text
 
@@ -227,6 +233,7 @@ def test_weights_of_four_shards_become_shares_of_two_ranks_by_a_checked_copy(ran
         assert code == "ARG_VALUE" and "other names" in text, text
         # into f32 shards of the shares, and from these into the first shards
         assert made["f32 totals"] == [digest(model, dtype=torch.float32).total] * 2
+        assert made["written"] == made["f32 totals"][0]  # one rank of four wrote the whole weights
         assert made["sent"] == total
 
 
@@ -463,7 +470,6 @@ def test_a_plan_says_what_must_be_shared_evenly(initialized: None) -> None:
 def test_a_rank_reads_what_a_plan_gives_it(
     folder: Path, initialized: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "ordered_gather", all_fine)
     plan, group = tensor_parallel_cases.OF_ATTENTION, fake_group(3, WORLD)
     model, whole = from_pretrained(folder, group, plan=plan), tensor_parallel_cases.tiny("qwen2")
     parts = cuts_of(whole, Ranks(group, WORLD, 3), resolved(whole, plan, False))
@@ -512,6 +518,9 @@ def test_ranks_that_disagree_raise_one_error_before_they_share(ranks: list[Found
         "leaves": ("parallelize: ranks differ in 2", "numerics id: ", "leaves: 8 on rank 0, 4 on rank 3"),
         "loaded": ("from_pretrained: ranks differ in 2", "leaves: 8 on rank 0, 4 on rank 3"),
         "sp": ("sp: False on rank 0, True on rank 3", "give all ranks the same sp "),
+        "odd sp": ("sp: False on rank 0, 1 on rank 3", "taken on rank 0, parallelize: sp must be a bool"),
+        "frozen": ("in 2 facts", "bias: float32 [2] on rank 0, float32 [2] frozen on rank 3"),
+        "transport": ("in 1 fact\n", "RLK_TRANSPORT: symmetric on rank 0, backend on rank 3"),
         "plan": (
             "in 4 facts", "plan of model.layers.*.self_attn.o_proj: row on rank 0, nothing on rank 3",
             "give all ranks the same plan ",
@@ -538,10 +547,38 @@ def test_ranks_that_disagree_raise_one_error_before_they_share(ranks: list[Found
                 continue
             code, text = found["disagreements"][what]
             assert code == "RANKS_DIFFER" and all(each in text for each in said), text
-            assert ("one model, with" in text) == (what in ("leaves", "loaded")) and "version" not in text
+            of_model = what in ("leaves", "loaded", "frozen")
+            assert ("one model, with" in text) == of_model and "version" not in text
         said = {what: each for what, each in found["disagreements"].items() if what != "not compared"}
         assert said == {what: ranks[0]["disagreements"][what] for what in said}
         assert said["alike"] == ("", "nothing was raised")
+
+
+def test_where_one_rank_cannot_load_the_others_say_why(ranks: list[Found]) -> None:
+    pytest.importorskip("transformers")
+    own, others = "rlk.parallel.from_pretrained: dtype=torch.float64", "cannot load their shares: 3 ("
+    for rank, found in enumerate(ranks):
+        code, text = found["unloaded"]
+        assert (code, own in text) == ("ARG_VALUE" if rank == 3 else "CHECKPOINT_FILE", True), text
+        assert (others in text) == (rank < 3)
+
+
+def test_a_rank_that_does_not_come_is_named_before_anything_is_sent(ranks: list[Found]) -> None:
+    made = ranks[0]["absent"]
+    assert {*made} == {"parallelize", *(["from_pretrained"] if tensor_parallel_cases.TRANSFORMERS else [])}
+    for name, ((code, text), seconds) in made.items():
+        assert code == "RANKS_MISSING" and f"{name}: rank 3 of 2 ranks said nothing within 1 s" in text, text
+        assert 1 <= seconds < 20
+    assert all(not ranks[rank]["absent"] for rank in (1, 2, 3))
+
+
+def test_a_rank_that_dies_in_backward_ends_the_others_in_time(ranks: list[Found]) -> None:
+    for rank, found in enumerate(ranks):
+        if rank == 3:
+            assert "died" not in found
+            continue
+        kind, seconds = found["died"]
+        assert kind == "RuntimeError" and seconds < 2 * tensor_parallel_cases.SOON.total_seconds()
 
 
 def test_a_temperature_of_one_rank_alone_gives_other_log_probs(ranks: list[Found]) -> None:
@@ -622,12 +659,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def initialized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    for module in (models, checkpoint):  # needs a store, and no group
-        monkeypatch.setattr(module, "agree_at_start", lambda *_, **__: None)
-
-
-def all_fine(x: torch.Tensor, group: dist.ProcessGroup, *, op: str) -> torch.Tensor:
-    return x.expand(group.size())
+    for module in (import_module("rlk.parallel.agree"), checkpoint):  # needs a store, and no group
+        monkeypatch.setattr(module, "told_at_start", lambda op, group, own: {0: dict(own)})
 
 
 @pytest.mark.parametrize("rank", range(WORLD))
@@ -639,7 +672,6 @@ def test_a_rank_reads_its_shares_of_a_checkpoint_alone(
     monkeypatch.setattr(
         safetensors, "safe_open", lambda *args, **options: Opened(safe_open(*args, **options), counted)
     )
-    monkeypatch.setattr(checkpoint, "ordered_gather", all_fine)
     model = from_pretrained(folder, fake_group(rank, WORLD), sp=True)
     assert sum(counted) == sum(p.nbytes for p in model.parameters())
     whole, parts = tensor_parallel_cases.tiny("qwen2"), cuts("qwen2", WORLD, rank)
@@ -653,6 +685,7 @@ def test_a_rank_reads_its_shares_of_a_checkpoint_alone(
         model.save_pretrained(folder)
     for each in (model, deepcopy(model)):
         assert_marked(each, parts)
+    for each in (model, deepcopy(model), torch.nn.Sequential(deepcopy(model))):
         with pytest.raises(LaunchError, match=r"^clip_grad_norm: leaves=1 is not allowed") as raised:
             for name, p in each.named_parameters():  # the first that raises: columns, of one leaf
                 p.grad = torch.zeros_like(p) if "o_proj" in name else None
@@ -671,16 +704,31 @@ def assert_marked(model: torch.nn.Module, parts: dict[str, Cut]) -> None:
 def test_where_one_rank_cannot_load_all_raise(
     folder: Path, initialized: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    third = torch.arange(WORLD) == 2
-    monkeypatch.setattr(checkpoint, "ordered_gather", lambda x, group, *, op: third)
-    with pytest.raises(LaunchError, match="cannot load their shares: 2") as raised:
-        from_pretrained(folder, fake_group(0, WORLD))
-    assert raised.value.code is Code.CHECKPOINT_FILE
-    sent = []
-    monkeypatch.setattr(checkpoint, "ordered_gather", lambda x, group, *, op: sent.append(bool(x)))
-    with pytest.raises(LaunchError, match="nothing"):
-        from_pretrained(folder / "nothing", fake_group(2, WORLD))
-    assert sent == [True]
+    sent = told_to_others(monkeypatch)
+    for bad, words in (  # whatever stops a rank: its arguments too
+        ({"path": folder / "nothing"}, "nothing"),
+        ({"dtype": torch.float64}, "^rlk.parallel.from_pretrained: dtype=torch.float64"),
+        ({"sp": 1}, "^rlk.parallel.from_pretrained: sp must be a bool"),
+        ({"plan": []}, "^rlk.parallel.from_pretrained: plan must be"),
+        ({"device": "cuda"}, "^rlk.parallel.from_pretrained: device='cuda' .*\n.*torch finds no GPU"),
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(LaunchError, match=words) as raised:
+            from_pretrained(**{"path": folder, "mesh": fake_group(2, WORLD), **bad})
+        assert sent.pop() == {"2": str(raised.value).partition("\n")[0]}
+
+
+def told_to_others(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Be rank 2, and return what it says that stopped it, call by call."""
+    sent: list[dict[str, str]] = []
+
+    def told(op: str, group: dist.ProcessGroup, own: dict[str, str]) -> dict[int, dict[str, str]]:
+        sent.append(json.loads(own[checkpoint.STOPPED]))
+        return {2: dict(own)}
+
+    monkeypatch.setattr(checkpoint, "told_at_start", told)
+    monkeypatch.setattr(dist, "get_rank", lambda: 2)
+    return sent
 
 
 def test_where_the_first_rank_cannot_write_all_raise(
@@ -688,24 +736,27 @@ def test_where_the_first_rank_cannot_write_all_raise(
 ) -> None:
     first, *rest = (found["unwritten"]["said"] for found in ranks)
     assert first.startswith("NotADirectoryError")
-    assert all("LaunchError" in said and "cannot write: 0" in said for said in rest)
+    assert all("LaunchError" in said and "cannot write: 0 (NotADirectoryError: " in said for said in rest)
     # nor is it the errors of rlk alone that loading tells the others
-    sent = []
-    monkeypatch.setattr(checkpoint, "ordered_gather", lambda x, group, *, op: sent.append((bool(x), op)))
+    sent = told_to_others(monkeypatch)
     monkeypatch.setattr(checkpoint, "take_memory", out_of_memory)
     with pytest.raises(MemoryError):
         from_pretrained(folder, fake_group(2, WORLD))
-    assert sent == [(True, "rlk.parallel.from_pretrained")]
+    assert sent == [{"2": "MemoryError: no room"}]
 
 
 def out_of_memory(*_: object) -> None:
-    raise MemoryError
+    raise MemoryError("no room")
 
 
-def test_what_ranks_tell_each_other_is_where_their_group_can_move_it() -> None:
-    for kinds, want in (([], "cpu"), (["cuda"], "cuda"), (["cuda", "cpu"], "cpu")):
-        group = SimpleNamespace(_device_types=[torch.device(kind) for kind in kinds])
-        assert checkpoint._device_of(group).type == want  # type: ignore[arg-type]
+def test_two_ranks_load_their_shares_of_what_ranks_wrote(ranks: list[Found]) -> None:
+    pytest.importorskip("transformers")
+    name = "qwen3, tied"
+    whole = dict(tensor_parallel_cases.tiny(name).named_parameters())
+    for rank, found in enumerate(ranks):
+        made = others(found["loaded"], whole, cuts(name, 2, rank % 2))
+        assert not any(made.values()), made
+        assert max(others(found["loaded"], whole, cuts(name, 2, 1 - rank % 2)).values()) > 100  # the control
 
 
 def test_what_ranks_write_is_the_whole_model(ranks: list[Found]) -> None:
@@ -777,6 +828,54 @@ def test_extents_that_leaves_do_not_divide_are_refused() -> None:
         tensor_parallel_cases.tiny("qwen2", intermediate_size=68)
 
 
+def test_sinks_of_heads_are_refused_before_heads_are_shared() -> None:
+    config = replace(tensor_parallel_cases.tiny("qwen2").config, sinks=True)  # of no model without experts
+    for size in (1, 2):
+        problem = pytest.raises(LaunchError, match="config.sinks=True") if size == 2 else nullcontext()
+        with problem:
+            check_shares(config, Ranks(fake_group(0, size), size, 0))
+
+
+class Adapted(torch.nn.Module):
+    """A layer in an adapter."""
+
+    def __init__(self, base_layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.base_layer = base_layer
+
+    @property
+    def weight(self) -> torch.Tensor:  # as adapters of peft have it
+        return self.base_layer.weight
+
+
+def test_layers_that_would_lose_hooks_or_adapters_are_refused(initialized: None) -> None:
+    last = "model.layers.0.mlp.down_proj"
+    for name, sp, words in (
+        (last, False, "a layer with hooks"),
+        ("model.norm", True, "a layer with hooks"),
+        (last, False, r"Adapted' is not allowed\n.*merge adapters into its weight first"),
+        ("lm_head", False, "merge adapters"),
+    ):
+        model = tensor_parallel_cases.tiny("qwen2")
+        before = dict(model.named_parameters())
+        module, owner = model.get_submodule(name), model.get_submodule(name.rpartition(".")[0])
+        if "hooks" in words:
+            hook = module.register_forward_hook(lambda *_: None)
+        else:
+            setattr(owner, name.rpartition(".")[2], Adapted(module))
+        with pytest.raises(LaunchError, match=words) as raised:
+            parallelize(model, fake_group(0, 2), sp=sp)
+        assert f" {name}=" in str(raised.value)
+        assert {id(p) for p in model.parameters()} == {id(p) for p in before.values()}
+        if "hooks" in words:
+            parallelize(model, fake_group(0, 1), sp=sp)  # one rank replaces nothing
+            hook.remove()
+            assert parallelize(model, fake_group(0, 2), sp=sp).model.ranks.size == 2
+    model = tensor_parallel_cases.tiny("qwen2")
+    model.model.norm.register_forward_hook(lambda *_: None)
+    parallelize(model, fake_group(0, 2))  # norms of whole rows stay
+
+
 def test_calls_of_parallelize_name_what_is_wrong(initialized: None) -> None:
     model = tensor_parallel_cases.tiny("qwen2")
     for bad, group, options, words in (
@@ -789,6 +888,7 @@ def test_calls_of_parallelize_name_what_is_wrong(initialized: None) -> None:
         (model, "tp", {}, "group must be a torch.distributed.ProcessGroup, got str"),
         (model, fake_group(0, 2), {"sp": 1}, "sp must be a bool, got int"),
         (model, None, {}, "mesh must be a torch.distributed DeviceMesh or ProcessGroup, got NoneType"),
+        (model, fake_group(0, 2), {"tp": "tp"}, "None with a process group, which has no dims"),
     ):
         with pytest.raises(LaunchError, match=words):
             parallelize(bad, group, **options)  # type: ignore[arg-type]

@@ -347,10 +347,11 @@ def test_every_row_runs_on_what_was_trained(partly_trained: run.Report) -> None:
 
 def test_two_ranks_are_compared_with_one(partly_trained: run.Report) -> None:
     found = {row["view"]: row for row in partly_trained.rows if row["group"] == "ranks"}
-    *equal, control = found.values()
-    assert [row["status"] for row in equal] == ["holds"] * 3 and control["status"] == "detected"
+    equal, controls = list(found.values())[:3], list(found.values())[3:]
+    assert [row["status"] for row in equal + controls] == ["holds"] * 3 + ["detected"] * 3
     tokens, parameters = partly_trained.about["tokens"], 25
-    assert [row["compared"] for row in equal] == [tokens, parameters, parameters]
+    counts = [tokens, parameters, parameters]
+    assert [row["compared"] for row in equal] == [row["compared"] for row in controls] == counts
 
 
 def test_ranks_compare_fewer_sequences_where_time_ends() -> None:
@@ -376,7 +377,8 @@ def test_ranks_that_cannot_share_experts_share_micro_batches(tmp_path: Path) -> 
     (tmp_path / "experts.json").write_text(json.dumps(experts))
     of = Bench.of(models.subject(str(tmp_path / "experts.json"), torch.bfloat16, CPU), 40)
     shared = {p.view for p in some(of, "ranks") if of.absent(p.needs) is None}
-    assert shared == {"two share micro-batches"} and models.run_leaves(of.run.model.config) == 1
+    assert shared == {"two share micro-batches", "two share micro-batches, local sums first"}
+    assert models.run_leaves(of.run.model.config) == 1
     given = {"config": of.run.model.config, "dtype": torch.bfloat16, "weights": of.run.model.state_dict()}
     given |= {"sequences": of.run.sequences, "sizes": of.run.sizes, "shared": False}
     given["want"] = ranks.one_rank(given, math.inf)
@@ -387,7 +389,7 @@ def test_ranks_that_cannot_share_experts_share_micro_batches(tmp_path: Path) -> 
         other = ranks.compared(given, torch.distributed.group.WORLD)
     finally:
         torch.distributed.destroy_process_group()
-    assert found.keys() == {"tokens", "micro-batches"} and int(found["tokens"]) == 40
+    assert found.keys() == {"tokens", "micro-batches", "local sums first"} and int(found["tokens"]) == 40
     assert not found["micro-batches"].any() and other["micro-batches"].sum() == 1
 
 
@@ -398,9 +400,13 @@ def test_a_rank_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     python.chmod(0o755)
     monkeypatch.setattr(ranks.sys, "executable", str(python))
-    with pytest.raises(LaunchError, match=r"rank 1 \(nothing to read\)") as raised:
+    with pytest.raises(LaunchError, match=r"rank 1 of 2 ended with 3:\n +nothing to read") as raised:
         ranks._run(tmp_path)  # rank 0 would wait
-    assert raised.value.code is Code.RANKS_MISSING
+    assert raised.value.code is Code.RANKS_ENDED
+    monkeypatch.setattr(ranks, "LIMIT", 0.1)
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    with pytest.raises(LaunchError, match=r"rank 0 .*not end within 0.1 s:\n +it printed nothing"):
+        ranks._run(tmp_path)
 
 
 def test_what_ranks_cannot_share_is_said() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from copy import deepcopy
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from nn_cases import texts
 from rank_cases import Found
 from test_vllm_models import GEMMA, LLAMA
 from vllm_cases import saved
+from vllm_rank_cases import changed
 
 from rlk.nn import CausalLM
 from rlk.sync import digest
@@ -55,6 +57,15 @@ def test_two_ranks_have_the_trainers_log_probs_id_and_weights(runner: str, both:
         assert found["id"] == policy.numerics_id("cpu")
         assert (sorted(found["names"]), found["total"]) == (sorted(want.weights), want.total)
         assert found["unseeded"] == ranks[0][runner]["unseeded"]
+
+
+def test_weights_go_from_fsdp2_to_shares_and_from_shares_to_the_engine(both: Both) -> None:
+    policies, ranks = both
+    policy = changed(deepcopy(policies["V1"]))
+    for found in (each["V1"]["updated"] for each in ranks):
+        assert found["total"] == digest(policy).total
+        assert differing(policy, found) == (0, 0)
+        assert min(differing(policies["V1"], found)) > 0  # the control: the weights of before
 
 
 def test_plain_sums_of_ranks_do_not(both: Both) -> None:

@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import vllm.distributed.parallel_state  # noqa: F401 - before ranks are forked
 from nn_cases import texts
 from rank_cases import Found, member
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from vllm.model_executor.layers.linear import RowParallelLinear
 from vllm_cases import drawn, engine, prompted, run
 
-from rlk.sync import digest
+from rlk.nn import CausalLM
+from rlk.parallel import parallelize
+from rlk.sync import digest, gathered, transfer
 
 LENGTHS = (5, 40)
 NEW = 4
@@ -44,7 +49,27 @@ def everything(path: Path, runner: int, world: int) -> Found:
     with plain_sums(model):
         assert llm.reset_prefix_cache()
         found["plain sums"] = drawings(llm)
+    sent = shares_of_an_update(path)
+    model.load_weights(gathered(sent))
+    assert llm.reset_prefix_cache()
+    found["updated"] = drawings(llm) | {"total": digest(model).total}
     return found
+
+
+def shares_of_an_update(path: Path) -> CausalLM:
+    """Return ranks' shares of a trainer's weights, which FSDP2 shards in f32."""
+    trainer = fully_shard(changed(CausalLM.from_pretrained(path)).float(), mesh=init_device_mesh("cpu", (2,)))
+    sent = parallelize(CausalLM.from_pretrained(path), dist.group.WORLD)
+    transfer(trainer, sent)
+    return sent
+
+
+def changed(policy: CausalLM) -> CausalLM:
+    """Return a model with other weights."""
+    with torch.no_grad():
+        for p in policy.parameters():
+            p.copy_(p.flip(0))
+    return policy
 
 
 def drawings(llm: Any) -> Found:

@@ -22,6 +22,7 @@ from rlk.aot.others import arguments, other
 from rlk.lang.op import Op
 from rlk.ops.layout import Layout
 from rlk.ops.results import LogProbs
+from rlk.ops.sharded import arguments_alike
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.prefetch import Observer, stand_in, unwritten
 from rlk.runtime.registry import others
@@ -59,7 +60,8 @@ def _ranks(count: int) -> Iterator[dist.ProcessGroup | None]:
         raise wrong("tp", count, "a process that is no rank of a running group")
     dist.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
     try:
-        yield dist.group.WORLD
+        with arguments_alike():  # nobody is there to compare with
+            yield dist.group.WORLD
     finally:
         dist.destroy_process_group()
 

@@ -22,6 +22,7 @@ from rlk.nn.compute import AttentionOptions, attention, decoder_layer, gated_mlp
 from rlk.nn.config import Experts, ModelConfig, Profile
 from rlk.nn.embedded import embedding_of_ranks, whole_embedding_of_ranks
 from rlk.nn.experts import Routed, RouteLog, mixture, routed
+from rlk.nn.logits import head_logp
 from rlk.nn.normed import rms_norm_of_rows
 from rlk.nn.packed import check_ids
 from rlk.nn.products import column_linear, column_linear_of_ranks, row_linear, row_linear_of_ranks
@@ -153,9 +154,7 @@ def head_forward(dtype: torch.dtype | None) -> Forward:
     ) -> torch.Tensor | LogProbs:
         ranks = module_ranks(self)
         if ids is not None:
-            if ranks is not None:
-                options |= {"group": ranks.group, "vocab_start": ranks.rank * len(self.weight)}
-            return ops.linear_logp(input, self.weight, ids, bias=self.bias, **options)
+            return head_logp(input, self.weight, ids, ranks, bias=self.bias, **options)
         if ranks is not None and input.requires_grad and torch.is_grad_enabled():
             what = "logits with gradients where ranks share the head"
             raise no_form(PEER, what, WITHOUT_LOGITS)

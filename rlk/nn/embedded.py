@@ -54,7 +54,7 @@ class _Gathered(torch.autograd.Function):
         x = x.masked_fill(zero[:, None], 0)
         # one rank has other bits than 0: a sum of bytes moves them, and loses neither NaN nor the sign of 0
         dist.all_reduce(x.view(torch.uint8), group=ranks.group)
-        return x[ranks.rows(len(ids))]
+        return x[ranks.rows(len(ids))].clone() if ranks.sequence else x  # no view, which keeps all rows
 
     @staticmethod
     @once_differentiable

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from rlk import ops
 from rlk.errors import Code, LaunchError
 from rlk.nn.cache import PagedCache
 from rlk.nn.checkpoint import (
@@ -27,7 +26,7 @@ from rlk.nn.config import ModelConfig, check_config
 from rlk.nn.experts import RouteLog, stored
 from rlk.nn.generate import Generation, Limits, Sampling, generate, requests_of
 from rlk.nn.identity import numerics_id, small
-from rlk.nn.logits import head_logits
+from rlk.nn.logits import head_logits, head_logp
 from rlk.nn.modules import DecoderLayer, Embedding, Linear, RMSNorm, lay_out, take_memory
 from rlk.nn.packed import Packed, check_ids, check_tokens, pack_tokens, refuse_others
 from rlk.nn.ranks import Ranks, mark_shares, or_all_raise
@@ -273,11 +272,9 @@ class CausalLM(torch.nn.Module):
             ids, layout, call="logps", needs=needs, temperature=temperature, support=support
         )
         hidden = self.model(packed.ids, self._noted(packed.tokens, routes))
-        weight, ranks = self.lm_head.weight, self._head_ranks
-        shard = {} if ranks is None else {"group": ranks.group, "vocab_start": ranks.rank * len(weight)}
-        made = ops.linear_logp(
-            hidden, weight, packed.next_ids, mask=packed.has_next, needs=needs, temperature=temperature,
-            softcap=self.config.final_softcap, support=support, **shard,
+        made = head_logp(
+            hidden, self.lm_head.weight, packed.next_ids, self._head_ranks, mask=packed.has_next, needs=needs,
+            temperature=temperature, softcap=self.config.final_softcap, support=support,
         )  # fmt: skip
         return LogProbs(*(None if x is None else packed.restore_next(x) for x in made))
 
@@ -452,6 +449,10 @@ class CausalLM(torch.nn.Module):
         if self.model.ranks is not None:
             mark_shares(self, self.model.ranks)
         yield from super().named_parameters(prefix, recurse, remove_duplicate)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        next(self.named_parameters(), None)  # of a copy
 
     def numerics_id(self, device: torch.device | str) -> str:
         """Return the id of the whole model's numerics on a device: equal ids and weights give equal bits.

@@ -16,6 +16,7 @@ from rlk.ops.collective import part_over_ranks, total_over_ranks
 from rlk.runtime.binding.checks import wrong_value
 from rlk.runtime.call.alike import REFUSED, SHOWN, check_alike, text_of
 from rlk.runtime.call.collective import SHARE, Share, carried_by, ordered_gather
+from rlk.runtime.call.marked import sharing
 
 T = TypeVar("T")
 BLOCK = 64
@@ -189,6 +190,7 @@ def _shown(value: object) -> str:
 
 def mark_shares(model: torch.nn.Module, ranks: Ranks) -> None:
     """Mark the parameters that modules name in `shares`, anew: copies and FSDP2 put other tensors there."""
+    sharing.add(model)
     for module in model.modules():
         for name, dim in getattr(module, "shares", {}).items():
             if (p := module._parameters.get(name)) is not None:

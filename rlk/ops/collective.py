@@ -82,7 +82,7 @@ def ordered_reduce_scatter(
     `ordered_all_reduce`, of which it is the first half: each rank sends (R - 1) / R of x's bytes. Where all
     ranks' x have 8 MiB or less together, each gathers all of them.
 
-    Differentiable in x, without out_dtype: its gradient is the cotangents of all ranks, one behind the other
+    Differentiable in x, without out_dtype: its gradient is the cotangents of all ranks, one after the other
     (an all-gather, which adds nothing). Raises LaunchError as `ordered_all_reduce` does.
     """
     return of_same_terms(lambda: part_over_ranks(x, group, out_dtype), x, group, SCATTER, out_dtype)

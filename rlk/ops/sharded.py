@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,14 +20,15 @@ from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.binding.selection import check_differentiable, invoke, model
 from rlk.runtime.call import library
 from rlk.runtime.call.autograd import differentiated, once
-from rlk.runtime.call.collective import ordered_gather, process_group, sum_over_ranks
+from rlk.runtime.call.collective import of_same_facts, ordered_gather, process_group, sum_over_ranks
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.call.entry import _modes, call, observing
 from rlk.specs.linear_logp import linear_logp, linear_logp_backward, linear_logp_join
 
 OP = "linear_logp"
 PIECES = 8
-ALONE = ""  # the name of no group, in a schema
+"""Pieces of a vocabulary, as `ops.linear_logp` folds it."""
+NO_GROUP = ""  # its name in a schema
 NO_ID = -(2**63)
 """An id that no shard has: rows that do not count are said by the mask alone."""
 
@@ -44,7 +47,7 @@ class Shard:
 
     @staticmethod
     def of(group: Any, start: int, weight: torch.Tensor, weight_grad: torch.Tensor | None) -> Shard:
-        """Return the shard that the arguments describe; raise LaunchError where its edges cut a piece."""
+        """Return the shard that the arguments describe, whose edges `checked` checks. Raises LaunchError."""
         _check_buffer(weight, weight_grad)
         size = weight.shape[0]
         if group is None:
@@ -53,16 +56,23 @@ class Shard:
                 raise wrong_value(OP, "vocab_start", start, wanted)
             return Shard(None, 1, 0, size, weight_grad)
         members = process_group(OP, group)
-        ranks, rank = members.size(), members.rank()
+        ranks = members.size()
         if ranks not in (1, 2, 4, PIECES):
             raise wrong_value(OP, "group", ranks, "1, 2, 4 or 8 ranks")
-        if size % (PIECES // ranks):
-            wanted = f"a multiple of {PIECES // ranks} rows on each of {ranks} ranks"
-            raise wrong_value(OP, "weight.shape[0]", size, wanted)
-        if start != rank * size:
-            wanted = f"{rank * size}: rank {rank} holds as many rows as the others"
-            raise wrong_value(OP, "vocab_start", start, wanted)
         return Shard(members, ranks, start, size, weight_grad)
+
+    def checked(self) -> Shard:
+        """Return the shard; raise LaunchError where its edges cut a piece, or it begins elsewhere."""
+        if self.group is None:
+            return self
+        size, rank = self.size, self.group.rank()
+        if size % (PIECES // self.ranks):
+            wanted = f"a multiple of {PIECES // self.ranks} rows on each of {self.ranks} ranks"
+            raise wrong_value(OP, "weight.shape[0]", size, wanted)
+        if self.start != rank * size:
+            wanted = f"{rank * size}: rank {rank} holds as many rows as the others"
+            raise wrong_value(OP, "vocab_start", self.start, wanted)
+        return self
 
     @property
     def part(self) -> tuple[str, int]:
@@ -84,11 +94,59 @@ def sharded_linear_logp(
 ) -> Tensors:
     """Return the outputs of `linear_logp` by name, of a whole vocabulary of which this rank has a shard."""
     if observing():  # a rank first runs the operator on its shard
+        shard.checked()
         return call(linear_logp, tensors, scalars, statics, math)
     buffer = {} if shard.weight_grad is None else {"weight_grad_out": shard.weight_grad}
     check_plain(OP, tensors | buffer)
     if torch.compiler.is_compiling() or _modes():
-        return _through_dispatcher(tensors, scalars, statics, math, shard)
+        return _through_dispatcher(tensors, scalars, statics, math, shard.checked())
+    if shard.ranks == 1 or _alike.get():
+        return _differentiable(tensors, scalars, statics, math, shard.checked())
+    return of_same_arguments(tensors, scalars, statics, math, shard)
+
+
+def of_same_arguments(
+    tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard
+) -> Tensors:
+    """Return the outputs by name, after comparing what ranks must have alike: all raise, or none."""
+    assert shard.group is not None
+    hidden, ids = tensors["hidden"], tensors["ids"]
+    summed = torch.is_grad_enabled() and hidden.requires_grad
+    names, numbers = tuple(sorted(tensors)), tuple(sorted(scalars.items()))
+    beside = shard.start - shard.group.rank() * shard.size  # 0 on every rank
+    shapes = ids.numel(), shard.size, hidden.shape[-1], hidden.dtype, hidden.device.type
+    terms = (OP, *shapes, names, numbers, tuple(sorted(statics.items())), math, summed, beside)
+
+    def facts() -> dict[str, str]:
+        rows, size, columns, dtype, device = shapes
+        found = {"call": OP, "rows of hidden": str(rows), "rows of weight": str(size)}
+        found |= {"columns": str(columns), "dtype": str(dtype), "device of hidden": device}
+        found |= {"vocab_start": str(shard.start) if beside else "that of equal shards"}
+        found |= {name: str(value) for name, value in (*numbers, *statics.items(), ("math", math))}
+        return found | {"inputs": ", ".join(names), "gradient of hidden": "summed" if summed else "none"}
+
+    def run() -> Tensors:
+        return _differentiable(tensors, scalars, statics, math, shard.checked())
+
+    return of_same_facts(run, (shard.group,), OP, terms, facts, "rows of hidden")
+
+
+_alike: ContextVar[bool] = ContextVar("alike", default=False)
+
+
+@contextmanager
+def arguments_alike() -> Iterator[None]:
+    """Let calls compare nothing: of ranks that are known to have the same arguments."""
+    before = _alike.set(True)
+    try:
+        yield
+    finally:
+        _alike.reset(before)
+
+
+def _differentiable(
+    tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard
+) -> Tensors:
     needed = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
     if not needed:
         return forward(tensors, scalars, statics, math, shard)
@@ -104,7 +162,7 @@ def _through_dispatcher(
     """Call a sharded head through torch's dispatcher, so that compilers and fake tensors see it."""
     check_differentiable(linear_logp, tensors)
     arguments = library.encoded(linear_logp, tensors, scalars, statics, math)
-    group = ALONE if shard.group is None else shard.group.group_name
+    group = NO_GROUP if shard.group is None else shard.group.group_name
     made = torch.ops.rlk.linear_logp_shard(*arguments, group, shard.weight_grad)
     return library.named(linear_logp, tensors, scalars, statics, made)
 
@@ -187,7 +245,7 @@ def gradients(
         whole = made["d_hidden"]
         if shard.ranks > 1:
             assert shard.group is not None
-            whole = sum_over_ranks(whole, shard.group, OP).to(saved["hidden"].dtype)
+            whole = sum_over_ranks(whole, shard.group, OP, saved["hidden"].dtype)
         found["hidden"] = whole
     if "weight" in wants and not into:
         found["weight"] = made["d_weight"]

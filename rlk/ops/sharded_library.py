@@ -8,7 +8,7 @@ import torch
 from torch.distributed import distributed_c10d
 
 from rlk.lang.op import OWN
-from rlk.ops.sharded import ALONE, OP, Shard, forward, gradients
+from rlk.ops.sharded import NO_GROUP, OP, Shard, forward, gradients
 from rlk.runtime.binding.invocation import Tensors
 from rlk.runtime.binding.selection import invoke
 from rlk.runtime.call import library
@@ -40,10 +40,10 @@ def register() -> None:
 
 
 def _shard(group: str, weight: torch.Tensor, buffer: torch.Tensor | None) -> Shard:
-    if group == ALONE:
+    if group == NO_GROUP:
         return Shard.of(None, 0, weight, buffer)
     members = distributed_c10d._resolve_process_group(group)
-    return Shard.of(members, members.rank() * weight.shape[0], weight, buffer)
+    return Shard.of(members, members.rank() * weight.shape[0], weight, buffer).checked()
 
 
 def _run(*args: Any) -> list[torch.Tensor]:

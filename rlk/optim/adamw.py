@@ -17,6 +17,7 @@ from rlk.runtime.binding.checks import integer, number
 from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.call.collective import share_of
 from rlk.runtime.call.lists import Repeated, call_each
+from rlk.runtime.call.marked import mark_anew
 from rlk.runtime.call.parts import part, plain
 from rlk.specs import optim as spec
 
@@ -96,6 +97,7 @@ class AdamW(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, checked."""
         super().add_param_group(param_group)
+        mark_anew()
         group = self.param_groups[-1]
         self._check_seed(group)
         for p in group["params"]:

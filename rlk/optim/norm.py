@@ -14,6 +14,7 @@ from rlk.optim.shards import gradient, local
 from rlk.runtime.binding.checks import is_choice, number, wrong_type
 from rlk.runtime.call.collective import Share, ordered_gather, pairwise_sum, share_of
 from rlk.runtime.call.entry import call
+from rlk.runtime.call.marked import mark_anew
 from rlk.specs.optim import square_sums
 
 NAME, CLIP = "grad_norm", "clip_grad_norm"
@@ -46,6 +47,7 @@ def grad_norm(named_parameters: Named, *, leaves: int = 1) -> torch.Tensor:
 
 def _norm(op: str, named_parameters: Named, leaves: int) -> torch.Tensor:
     is_choice(op, "leaves", leaves, LEAVES)
+    mark_anew()
     found: dict[str, torch.Tensor | None] = {}
     shares: dict[str, Share | None] = {}
     for name, p in _pairs(op, named_parameters):

@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 
 import rlk
+from rlk.env import UNSET, Env
 from rlk.integrations.patching import Patched
-from rlk.nn.ranks import Ranks
 from rlk.runtime.binding.checks import positive
-from rlk.runtime.call.alike import compare, default_seconds, text_of
+from rlk.runtime.call.alike import check_alike, compare, default_seconds, exchanged, text_of
 from rlk.runtime.call.collective import process_group, runs_alone
 
 NAME = "agree"
@@ -30,11 +30,11 @@ def agree(
 
     Call it on every rank of the group after init_process_group and before the first collective: it uses the
     store of torch.distributed alone, no communication backend. What is compared: the versions of rlk and of
-    torch; of a model its `numerics_id(device)` and leaves, if it has them (`rlk.nn.CausalLM`, or what
-    `rlk.patch` returned; device: by default that of its parameters), and each parameter's name, dtype and
-    shape (the whole shape of a DTensor); and `facts`, by name: the number of micro-batches, the learning
-    rate, a seed as text; tensors and NumPy arrays, also in lists, tuples and dicts, by dtype, shape and a
-    digest of their bytes.
+    torch, and RLK_TRANSPORT; of a model its `numerics_id(device)` and leaves, if it has them
+    (`rlk.nn.CausalLM`, or what `rlk.patch` returned; device: by default that of its parameters), and each
+    parameter's name, dtype and shape (the whole shape of a DTensor), and whether it is frozen; and `facts`,
+    by name: the number of micro-batches, the learning rate, a seed as text; tensors and NumPy arrays, also in
+    lists, tuples and dicts, by dtype, shape and a digest of their bytes.
 
     timeout: seconds that a rank waits for others. A rank that does not call it within them, or dies, is an
     error on the others that names it (RANKS_MISSING); facts that differ are RANKS_DIFFER, with the values of
@@ -48,15 +48,28 @@ def agree(
     compare(NAME, process_group(NAME, group), timeout, _facts(model, device, facts), kind=NAME)
 
 
-def agree_at_start(op: str, model: torch.nn.Module | Patched, ranks: Ranks, **facts: object) -> None:
+def agree_at_start(
+    op: str, model: torch.nn.Module | Patched, group: dist.ProcessGroup, **facts: object
+) -> None:
     """Compare what the ranks of a model are about to share, as `agree` does, before any of them sends.
 
     A rank waits for the others as long as the timeout of the default group's store: that of
     init_process_group, unless it was given a store. Raises LaunchError of `op`.
     """
-    if ranks.size > 1:
-        mine = _facts(model, None, facts | {"ranks": ranks.size})
-        compare(op, ranks.group, default_seconds(), mine, kind=NAME)
+    if group.size() > 1:
+        check_alike(op, told_at_start(op, group, facts_at_start(model, group, **facts)))
+
+
+def facts_at_start(
+    model: torch.nn.Module | Patched, group: dist.ProcessGroup, **facts: object
+) -> dict[str, str]:
+    """Return what a rank of a group tells of a model that ranks are about to share."""
+    return _facts(model, None, facts | {"ranks": group.size()})
+
+
+def told_at_start(op: str, group: dist.ProcessGroup, own: Mapping[str, str]) -> dict[int, dict[str, str]]:
+    """Return the facts of each rank of a group, by the store alone. Raises LaunchError of `op`."""
+    return exchanged(op, group, default_seconds(), own, kind=NAME)
 
 
 def _facts(
@@ -70,7 +83,11 @@ def _facts(
 
 
 def _versions() -> dict[str, str]:
-    return {"rlk": rlk.__version__, "torch": torch.__version__}
+    return {
+        "rlk": rlk.__version__,
+        "torch": torch.__version__,
+        "RLK_TRANSPORT": Env.current().transport or UNSET,
+    }
 
 
 def _of_model(model: torch.nn.Module | Patched | None, device: torch.device | str | None) -> dict[str, str]:
@@ -86,5 +103,6 @@ def _of_model(model: torch.nn.Module | Patched | None, device: torch.device | st
     if hasattr(getattr(model, "config", None), "leaves"):
         found["leaves"] = str(any_model.config.leaves)
     for name, p in parameters:
-        found[name] = f"{str(p.dtype).removeprefix('torch.')} {list(p.shape)}"
+        frozen = "" if p.requires_grad else " frozen"  # ranks sum the gradients that all of them need
+        found[name] = f"{str(p.dtype).removeprefix('torch.')} {list(p.shape)}{frozen}"
     return found

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
-from rlk.errors import Code, LaunchError
+from rlk.errors import Code, LaunchError, RlkError
 from rlk.nn.checkpoint import check_tensors, dtype_of, load_tensors, read_checkpoint, write_checkpoint
 from rlk.nn.experts import stored
-from rlk.nn.model import CausalLM, check_dtype
+from rlk.nn.model import CausalLM, check_device, check_dtype
 from rlk.nn.modules import take_memory
 from rlk.nn.ranks import Ranks
-from rlk.parallel.agree import agree_at_start
+from rlk.parallel.agree import facts_at_start, told_at_start
 from rlk.parallel.models import shared
-from rlk.parallel.plan import check_shares, cuts_of, ranks_of
-from rlk.parallel.styles import Plan, resolved, told
-from rlk.runtime.call.collective import ordered_gather, share_of
+from rlk.parallel.plan import OP, Styles, check_shares, cuts_of, group_of, ranks_in
+from rlk.parallel.styles import Plan, plan_facts, resolved
+from rlk.runtime.call.alike import SHOWN, check_alike
+from rlk.sync.shards import whole
 
 LOAD, SAVE = "rlk.parallel.from_pretrained", "rlk.parallel.save_pretrained"
+STOPPED = "stopped"
+"""The fact that says what ranks have failed, and why."""
 
 
 def from_pretrained(
@@ -43,16 +50,19 @@ def from_pretrained(
     before memory is taken. Raises LaunchError; where one rank cannot load, for any reason, all raise, and
     where ranks loaded other numerics or shapes, as `parallelize` does.
     """
-    if dtype is not None:
-        check_dtype(dtype)
-    ranks = ranks_of(mesh, tp, sp)
+    group = group_of(mesh, tp)
     failure: Exception | None = None
+    facts: dict[str, str] = {}
     try:
-        model, facts = _loaded(path, ranks, plan, dtype, leaves, device, resolve)
+        model, styles = _loaded(path, ranks_in(group, sp), plan, dtype, leaves, device, resolve)
+        if group.size() > 1:
+            facts = facts_at_start(model, group, sp=sp, **plan_facts(model, styles))
+    except LaunchError as error:
+        told_of = error.reworded(op=dict.fromkeys((OP, "CausalLM"), LOAD))
+        failure = told_of.with_traceback(error.__traceback__)
     except Exception as error:
         failure = error
-    _raise_on_all(failure, LOAD, "load their shares", path, ranks)
-    agree_at_start(LOAD, model, ranks, sp=sp, **facts)
+    check_alike(LOAD, _raise_on_all(failure, LOAD, "load their shares", path, [group], facts))
     return model
 
 
@@ -66,50 +76,78 @@ def save_pretrained(
     """Write the whole weights of a shared model: as `CausalLM.save_pretrained`, whose arguments these are.
 
     Every rank of one group calls it; the first gathers the weights on its host, one after the other, and
-    writes them. With data parallelism the ranks of one replica alone call it. Raises LaunchError; where the
-    first rank cannot write, it raises what stopped it, the others LaunchError.
+    writes them. Where FSDP2 shards the shares, the ranks of its mesh are of that group too; with other data
+    parallelism the ranks of one replica alone call it. Raises LaunchError; where the first rank cannot write,
+    it raises what stopped it, the others LaunchError.
     """
     ranks = model.model.ranks
     if ranks is None:
         model.save_pretrained(folder, config=config, max_shard_size=max_shard_size)
         return
-    given = model.config_to_write(config)
-    whole = {}
-    for name, p in model.named_parameters():  # of tied weights the embedding's name alone
-        share = share_of(p)
-        if share is not None:
-            parts = ordered_gather(p.detach(), ranks.group, op=SAVE)
-        if ranks.rank == 0:
-            whole[name] = p.detach().cpu() if share is None else torch.cat([*parts.cpu()], share.dim)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # a forward pass may have left gathered parameters in the model
+    groups = _groups_of(model, ranks)
+    writes = all(group.rank() == 0 for group in groups)
+    weights: dict[str, torch.Tensor] = {}
     failure: Exception | None = None
+    for name, p in model.named_parameters():  # of tied weights the embedding's name alone
+        weight = whole(p)  # also after a failure: the other ranks gather it
+        try:
+            if writes and failure is None:
+                weights[name] = weight.cpu()
+        except Exception as error:
+            failure = error
     try:
-        if ranks.rank == 0:
-            write_checkpoint(folder, given, whole, max_shard_size)
+        if writes and failure is None:
+            write_checkpoint(folder, model.config_to_write(config), weights, max_shard_size)
     except Exception as error:
         failure = error
-    _raise_on_all(failure, SAVE, "write", folder, ranks)
+    _raise_on_all(failure, SAVE, "write", folder, groups)
+
+
+def _groups_of(model: CausalLM, ranks: Ranks) -> list[dist.ProcessGroup]:
+    """Return the groups whose ranks have parts of a model: one for each dim of the mesh that they make."""
+    found = {ranks.group.group_name: ranks.group}
+    for p in model.parameters():
+        if isinstance(p, DTensor):
+            each = [p.device_mesh.get_group(dim) for dim in range(p.device_mesh.ndim)]
+            found |= {group.group_name: group for group in each}
+    return list(found.values())
 
 
 def _raise_on_all(
-    failure: Exception | None, op: str, doing: str, path: str | os.PathLike[str], ranks: Ranks
-) -> None:
-    """Raise on every rank where one failed: alone it would leave the others waiting for it later."""
-    if ranks.size > 1:
-        flag = torch.tensor(failure is not None, device=_device_of(ranks.group))
-        failed = ordered_gather(flag, ranks.group, op=op)
-        if failure is None and bool(failed.any()):
-            which = ", ".join(map(str, failed.nonzero().flatten().tolist()))
-            what, instead = f"ranks that cannot {doing}: {which}", "see what they raised"
-            raise LaunchError(Code.CHECKPOINT_FILE, path=os.fspath(path), what=what, instead=instead)
+    failure: Exception | None,
+    op: str,
+    doing: str,
+    path: str | os.PathLike[str],
+    groups: Sequence[dist.ProcessGroup],
+    facts: Mapping[str, str] | None = None,
+) -> dict[int, dict[str, str]]:
+    """Raise on every rank where one failed: alone it would leave the others waiting for it later.
+
+    They tell each other so, and facts, through the store. Returns the facts of each rank of the last group.
+    """
+    stopped = {} if failure is None else {dist.get_rank(): _said(failure)}
+    every: dict[int, dict[str, str]] = {}
+    for group in groups:  # dims of a mesh: after the last one all ranks know
+        if group.size() > 1:
+            own = {**(facts or {}), STOPPED: json.dumps(stopped)}
+            every = told_at_start(op, group, own)
+            for each in every.values():
+                stopped |= json.loads(each.pop(STOPPED))
     if failure is not None:
         raise failure
+    if stopped:
+        which = ", ".join(f"{rank} ({said})" for rank, said in sorted(stopped.items())[:SHOWN])
+        what, instead = f"ranks that cannot {doing}: {which}", "see what they raised"
+        raise LaunchError(Code.CHECKPOINT_FILE, path=os.fspath(path), what=what, instead=instead)
+    return every
 
 
-def _device_of(group: dist.ProcessGroup) -> torch.device:
-    """Return a device whose tensors a group moves: the host where it can, wherever the model may be."""
-    kinds = [torch.device(each.type) for each in group._device_types]
-    host = torch.device("cpu")
-    return host if host in kinds or not kinds else kinds[0]
+def _said(error: Exception) -> str:
+    said = str(error).partition("\n")[0]
+    return said if isinstance(error, RlkError) else f"{type(error).__name__}: {said}"
 
 
 def _loaded(
@@ -120,13 +158,15 @@ def _loaded(
     leaves: int | None,
     device: torch.device | str | None,
     resolve: dict[str, Any],
-) -> tuple[CausalLM, dict[str, str]]:
-    """Return a rank's model, and its plan as facts that ranks compare."""
+) -> tuple[CausalLM, Styles]:
+    """Return a rank's model, and how ranks share its modules."""
+    if dtype is not None:
+        check_dtype(dtype)
+    check_device(device)
     found, config = read_checkpoint(path, leaves, **resolve)
     model = CausalLM(config, device="meta", dtype=dtype_of(found) if dtype is None else dtype)
     styles = resolved(model, plan, ranks.sequence)
     check_shares(config, ranks, styles)
-    facts = told(model, styles)
     sources = check_tensors(found, stored(dict(model.named_parameters()), config), config)
     cuts = {}
     if ranks.size > 1:
@@ -135,4 +175,4 @@ def _loaded(
     take_memory(model, device)
     load_tensors(stored(dict(model.named_parameters()), config), found, sources, cuts)
     model.source = found.config
-    return model, facts
+    return model, styles

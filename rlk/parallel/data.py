@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -13,9 +14,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from rlk.errors import Code, LaunchError
-from rlk.nn.model import CausalLM
 from rlk.optim.shards import MAIN
 from rlk.runtime.binding.checks import integer, wrong_type, wrong_value
+from rlk.runtime.call.alike import compare, default_seconds
 from rlk.runtime.call.collective import (
     chain_over_ranks,
     process_group,
@@ -23,8 +24,13 @@ from rlk.runtime.call.collective import (
     scatter_chain,
     scatter_chain_of_replicas,
 )
+from rlk.runtime.call.marked import mark_anew
 
 NAME = "accumulate_in_order"
+SHOWN = 4
+"""Names that an error lists."""
+_called: WeakSet[torch.nn.Module] = WeakSet()
+"""Models whose hooks are there."""
 
 
 def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
@@ -48,11 +54,11 @@ def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
     Bytes that a rank sends for each micro-batch: DDP (R - 1) / R of the gradients in their dtype and of the
     f32 sums; FSDP2 (R - 1) / R of f32 gradients, as its own reduce-scatter in f32 does; HSDP up to twice as
     much, and its own all-reduce of shards. Calls run on FSDP2's stream, or on one beside the backward pass
-    (DDP). Use it once for a model, before the first backward.
+    (DDP). Call it once for a model, before the first backward.
 
     Every micro-batch must use every parameter. Raises LaunchError: for DDP with `find_unused_parameters`, for
     FSDP2 on other meshes, with other dtypes, and with trained parameters that it does not shard
-    (`ignored_params`), and for a module around one that DDP or FSDP2 wraps.
+    (`ignored_params`), for a module around one that DDP or FSDP2 wraps, and for a second call.
     """
     if not isinstance(model, torch.nn.Module):
         raise wrong_type(NAME, "model", model, "torch.nn.Module")
@@ -63,11 +69,18 @@ def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
         if module is not model and isinstance(module, inner):
             wanted = f"the module that is wrapped: {name} is a {type(module).__name__}"
             raise wrong_value(NAME, "model", type(model).__name__, wanted)
+    if model in _called:
+        wanted = "a model once: go on with what the first call returned"
+        raise wrong_value(NAME, "model", "one that it was called with before", wanted)
+    made: OrderedGradients
     if isinstance(model, DistributedDataParallel):
-        return _Replicas(model)
-    if isinstance(model, FSDPModule):
-        return _Shards(model)
-    return _OneProcess(model)
+        made = _Replicas(model)
+    elif isinstance(model, FSDPModule):
+        made = _Shards(model)
+    else:
+        made = _OneProcess(model)
+    _called.add(model)
+    return made
 
 
 def global_count(count: int | torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
@@ -77,7 +90,8 @@ def global_count(count: int | torch.Tensor, group: dist.ProcessGroup | None = No
     summed. Every rank of the group calls it. Without init_process_group it is the count of one process. Ranks
     that share weights (tensor parallelism) run the same micro-batches: give the group of data parallelism,
     `mesh["dp"].get_group()`, or tokens count once for each of them.
-    Raises LaunchError.
+    The result is where count is, a number on the host; where the group moves no tensors of the host (NCCL),
+    it is on the current accelerator. Raises LaunchError.
     """
     x = torch.as_tensor(count)
     if x.dtype.is_floating_point or x.dtype.is_complex:
@@ -95,12 +109,19 @@ def global_count(count: int | torch.Tensor, group: dist.ProcessGroup | None = No
 class OrderedGradients(ABC):
     """The gradients of a model while its micro-batches run: see `accumulate_in_order`."""
 
-    def __init__(self, model: torch.nn.Module, rank: int, ranks: int) -> None:
-        self.model, self.rank, self.ranks = model, rank, ranks
+    def __init__(
+        self, model: torch.nn.Module, rank: int, ranks: int, groups: Sequence[dist.ProcessGroup] = ()
+    ) -> None:
+        self.model, self.rank, self.ranks, self.groups = model, rank, ranks, groups
+        self.counts: set[int] = set()
+        """Of micro-batches, those that ranks have compared."""
         self.present = ranks
         """The ranks that have a micro-batch in this round: the first of them."""
         self.round, self.number = -1, -1
         """The round, and this rank's micro-batch in it; -1 outside of `numbers`."""
+        self.names: dict[int, str] = {}
+        self.waiting: dict[int, str] = {}
+        """Parameters by their ids, and those of them that have no gradient yet in this round."""
 
     def numbers(self, count: int) -> Iterator[tuple[int, bool]]:
         """Forget all gradients, and yield the numbers of this rank's micro-batches of `count`, one a round.
@@ -109,8 +130,17 @@ class OrderedGradients(ABC):
         With each number comes whether its contribution counts: in a last round of fewer micro-batches than
         ranks, the others run another one (`number` is below count), to take part in the exchange, and what it
         gives is left out. Raises LaunchError where a backward did not exchange all gradients.
+
+        count is the same on all ranks. A new one is compared between them through the store, before anything
+        is sent: RANKS_DIFFER on all of them; RANKS_MISSING after the timeout of the store, on those alone to
+        which it is new, where it is one that others have compared before.
         """
         count = integer(NAME, "count", count, 1)
+        if count not in self.counts:
+            for group in self.groups:
+                own = {"count of numbers()": str(count)}
+                compare(NAME, group, default_seconds(), own, kind=NAME, of=f" with count={count}")
+            self.counts.add(count)
         self.forget()
         for each in range(-(-count // self.ranks)):
             self.round = each
@@ -130,6 +160,17 @@ class OrderedGradients(ABC):
         at = "outside of numbers()" if self.round < 0 else f"micro-batch {self.number}"
         return LaunchError(Code.GRADIENT_ROUND, op=NAME, at=at, found=found)
 
+    def expect(self) -> None:
+        """Expect a gradient of every parameter that is trained."""
+        self.names = {id(p): name for name, p in self.model.named_parameters() if p.requires_grad}
+        self.waiting = dict(self.names)
+
+    def took(self, p: torch.Tensor) -> None:
+        """Note that a parameter's contribution was added."""
+        if self.waiting.pop(id(p), None) is None:
+            second = f"a second gradient of {self.names.get(id(p), 'a parameter')}"
+            raise self.wrong("a gradient" if self.round < 0 else second)
+
     @abstractmethod
     def forget(self) -> None:
         """Start all sums at -0.0."""
@@ -147,6 +188,19 @@ def _trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
+def _without(names: Collection[str]) -> str:
+    """Return that parameters got no gradient; nothing where none are given."""
+    if not names:
+        return ""
+    count = "1 parameter" if len(names) == 1 else f"{len(names)} parameters"
+    return f"{count} got no gradient: {_listed(names)}"
+
+
+def _listed(names: Collection[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(list(names)[:SHOWN]) + more
+
+
 class _MainGradients(OrderedGradients):
     """Sums beside the parameters, in `main_grad`."""
 
@@ -158,16 +212,10 @@ class _MainGradients(OrderedGradients):
             getattr(p, MAIN).fill_(-0.0)
 
     def begin(self) -> None:
-        self.waiting = {id(p) for p in _trained(self.model)}
+        self.expect()
 
     def unfinished(self) -> str:
-        return f"{len(self.waiting)} parameters got no gradient" if self.waiting else ""
-
-    def took(self, p: torch.Tensor) -> None:
-        """Note that a parameter's contribution was added."""
-        if id(p) not in self.waiting:
-            raise self.wrong("a gradient" if self.round < 0 else "a second gradient of a parameter")
-        self.waiting.remove(id(p))
+        return _without(self.waiting.values())
 
 
 class _OneProcess(_MainGradients):
@@ -175,7 +223,6 @@ class _OneProcess(_MainGradients):
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(model, 0, 1)
-        self.waiting: set[int] = set()
         for p in _trained(model):
             p.register_post_accumulate_grad_hook(self._add)
 
@@ -193,8 +240,7 @@ class _Replicas(_MainGradients):
             wanted = "False: every micro-batch uses every parameter"
             raise wrong_value(NAME, "model.find_unused_parameters", True, wanted)
         self.group: dist.ProcessGroup = model.process_group
-        super().__init__(model, self.group.rank(), self.group.size())
-        self.waiting: set[int] = set()
+        super().__init__(model, self.group.rank(), self.group.size(), [self.group])
         self.streams: dict[torch.device, torch.Stream] = {}
         # no def: torch refuses annotations that are strings
         model.register_comm_hook(self, lambda state, bucket: state.exchange(bucket))
@@ -242,41 +288,52 @@ class _Shards(OrderedGradients):
     def __init__(self, model: Any) -> None:
         held = _held(model)
         mesh = held[0].device_mesh
-        *between, shard = (mesh.get_group(dim) for dim in range(mesh.ndim))
+        *between, shard = groups = [mesh.get_group(dim) for dim in range(mesh.ndim)]
         first = between[0].rank() * shard.size() if between else 0
-        super().__init__(model, first + shard.rank(), mesh.size())
+        super().__init__(model, first + shard.rank(), mesh.size(), groups[::-1])
         self.replicas: dist.ProcessGroup | None = between[0] if between else None
         self.scatters: list[_ScatterChain] = []
-        groups: dict[int, list[Any]] = {}
+        by_state: dict[int, list[Any]] = {}
         for module in model.modules():
             if isinstance(module, FSDPModule):  # modules of one fully_shard([...]) share a state
-                groups.setdefault(id(module._get_fsdp_state()), []).append(module)
-        for modules in groups.values():
+                by_state.setdefault(id(module._get_fsdp_state()), []).append(module)
+        for modules in by_state.values():
             scatter = _ScatterChain(self, modules)
             modules[0].set_custom_reduce_scatter(scatter)
             modules[0].set_gradient_divide_factor(1.0)
             modules[0].set_force_sum_reduction_for_comms(True)
             self.scatters.append(scatter)
+        self.hooks: list[Any] = []
+        self.watch(held)
+
+    def watch(self, held: Sequence[DTensor]) -> None:
+        """Note gradients of a mesh of one, where FSDP2 calls no reduce-scatter but hooks of its shards."""
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks = [p.register_post_accumulate_grad_hook(self.took) for p in held if self.ranks == 1]
 
     def forget(self) -> None:
-        for p in _held(self.model):
+        held = _held(self.model)
+        self.watch(held)
+        for p in held:
             p.grad = None
-        for module in self.model.modules():
-            if isinstance(module, CausalLM) or "named_parameters" in vars(module):
-                next(module.named_parameters(), None)  # marks the shares of ranks, also below a wrapper
+        mark_anew(self.model)
         for scatter in self.scatters:
             scatter.restart()
 
     def begin(self) -> None:
-        """Start a round."""
+        self.expect()
 
     def unfinished(self) -> str:
+        if self.ranks == 1:
+            return _without(self.waiting.values())
         trained = [s for s in self.scatters if s.parameters]
-        if late := 0 if self.ranks == 1 else sum(s.round != self.round for s in trained):
+        if late := sum(s.round != self.round for s in trained):
             return f"{late} of {len(trained)} groups of FSDP2 were not reduced"
-        # more than one rank: all were None before FSDP2 wrote the sums of this round
-        without = sum(p.grad is None for s in trained for p in s.parameters)
-        return f"{without} parameters got no gradient" if without else ""
+        # all were None before FSDP2 wrote the sums of this round
+        grads = {id(p): p.grad for s in trained for p in s.parameters}
+        named = self.model.named_parameters()
+        return _without([name for name, p in named if id(p) in grads and grads[id(p)] is None])
 
 
 def _held(model: torch.nn.Module) -> list[DTensor]:

@@ -1,4 +1,8 @@
-"""Layers whose weights ranks share: column-parallel, row-parallel, vocabulary; norms of a rank's tokens."""
+"""Layers whose weights ranks share: column-parallel, row-parallel, vocabulary; norms of a rank's tokens.
+
+Products take 16-bit factors: give linear layers dtype=torch.bfloat16 or torch.float16, since dtype=None is
+torch's default, f32, which their forward passes refuse.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,10 @@ class ColumnParallelLinear(Linear):
     """x w^T + bias of a rank's own rows of w: weight [out_features / ranks, in_features], bias likewise.
 
     in_features, out_features: of the whole. leaves: as of `rlk.nn.Linear`, more than 1 and a multiple of the
-    number of ranks. The gradient of x is summed over all ranks' leaves, pairwise, and rounded once. Under
-    sequence parallelism x has the rank's own tokens, `ranks.rows(ranks.tokens)`, and the result those of all
-    ranks: set `ranks.tokens` where no `VocabParallelEmbedding` does. Raises LaunchError.
+    number of ranks. dtype: bf16 or f16, which is not the default. The gradient of x is summed over all ranks'
+    leaves, pairwise, and rounded once. Under sequence parallelism x has the rank's own tokens,
+    `ranks.rows(ranks.tokens)`, and the result those of all ranks: set `ranks.tokens` where no
+    `VocabParallelEmbedding` does. Raises LaunchError.
     """
 
     shares = MappingProxyType({"weight": 0, "bias": 0})
@@ -53,9 +58,10 @@ class ColumnParallelLinear(Linear):
 class RowParallelLinear(Linear):
     """x w^T + bias, summed over K on all ranks: weight [out_features, in_features / ranks], bias whole.
 
-    x: the rank's own columns [T, in_features / ranks]. leaves: as of `ColumnParallelLinear`. A rank sums its
-    leaves, ranks continue the pairwise tree, bias is added after it, and the sum is rounded once. Under
-    sequence parallelism the result has the rank's own tokens. Raises LaunchError.
+    x: the rank's own columns [T, in_features / ranks], of all tokens. leaves, dtype: as of
+    `ColumnParallelLinear`. A rank sums its leaves, ranks continue the pairwise tree, bias is added after it,
+    and the sum is rounded once. Under sequence parallelism x has two dims, and the result the rank's own
+    tokens. Raises LaunchError.
     """
 
     shares = MappingProxyType({"weight": 1})
@@ -79,6 +85,9 @@ class RowParallelLinear(Linear):
     @product_alone
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [T, out_features] of x [T, in_features / ranks]."""
+        if x.dim() != 2 and self.ranks.sequence:  # tokens are the rows of two dims
+            wanted = "[T, in_features / ranks], of two dims with sequence parallelism"
+            raise wrong_value("RowParallelLinear", "x.shape", tuple(x.shape), wanted)
         return row_linear_of_ranks(x, self.weight, self.bias, self.leaves, self.ranks)
 
 
@@ -86,7 +95,7 @@ class VocabParallelEmbedding(Embedding):
     """Rows of a weight of which each rank has an equal range: weight [num_embeddings / ranks, embedding_dim].
 
     num_embeddings: of all ranks. Under sequence parallelism a rank gets the rows of its own tokens, and
-    `ranks.tokens` is set to the number of all, which the layers behind need. Raises LaunchError.
+    `ranks.tokens` is set to the number of all, which the layers after it need. Raises LaunchError.
     """
 
     shares = MappingProxyType({"weight": 0})

@@ -74,6 +74,7 @@ def parallelize_patched(made: Patched, ranks: Ranks, styles: Styles) -> None:
         between = ranks.sequence and _is_norm_of_tokens(name, module)
         if name in styles or name == EMBEDDING or between:  # ranks compare the ids of a whole embedding too
             made.put(module, "ranks", ranks)
+    mark_shares(made.model, ranks)
 
 
 def _marked_parameters(self: torch.nn.Module, *args: Any, **options: Any) -> Iterator[Any]:

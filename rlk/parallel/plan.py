@@ -13,12 +13,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from rlk.errors import Code, LaunchError
 from rlk.nn.config import ModelConfig, joined
 from rlk.nn.ranks import Ranks
+from rlk.ops.sharded import PIECES
 from rlk.runtime.binding.checks import wrong_type
 from rlk.runtime.call.collective import SHARE, Share, process_group
 
 OP = "parallelize"
-PIECES = 8
-"""Pieces of a vocabulary, as `ops.linear_logp` folds it."""
 Style = Literal["column", "row", "vocab"]
 EMBEDDING = "model.embed_tokens"
 PLAN: dict[str, Style] = {
@@ -112,18 +111,31 @@ def put(model: torch.nn.Module, parameters: Mapping[str, torch.nn.Parameter]) ->
 def ranks_of(mesh: DeviceMesh | dist.ProcessGroup, tp: str | int | None, sp: bool = False) -> Ranks:
     """Return the ranks that share weights: those of a mesh's dim `tp`, or of a process group.
 
-    tp: name or number of a dim; None where there is one dim, or for a group. sp: sequence parallelism. Raises
-    LaunchError.
+    tp: name or number of a dim; None where there is one dim, and for a group. sp: sequence parallelism.
+    Raises LaunchError.
     """
+    return ranks_in(group_of(mesh, tp), sp)
+
+
+def ranks_in(group: dist.ProcessGroup, sp: bool) -> Ranks:
+    """Return the ranks of a group. Raises LaunchError."""
     if not isinstance(sp, bool):
         raise LaunchError(Code.ARG_TYPE, op=OP, name="sp", wanted="bool", got=type(sp).__name__)
-    if mesh is None:  # torch's word for the default group, which may have more ranks than were meant
-        raise wrong_type(OP, "mesh", mesh, "torch.distributed DeviceMesh or ProcessGroup")
-    group = process_group(OP, _group_of(mesh, tp) if isinstance(mesh, DeviceMesh) else mesh)
     return Ranks(group, group.size(), group.rank(), sp)
 
 
-def _group_of(mesh: DeviceMesh, tp: str | int | None) -> dist.ProcessGroup:
+def group_of(mesh: DeviceMesh | dist.ProcessGroup, tp: str | int | None) -> dist.ProcessGroup:
+    """Return the process group of a mesh's dim, or the group that is given. Raises LaunchError."""
+    if mesh is None:  # torch's word for the default group, which may have more ranks than were meant
+        raise wrong_type(OP, "mesh", mesh, "torch.distributed DeviceMesh or ProcessGroup")
+    group = process_group(OP, _along(mesh, tp) if isinstance(mesh, DeviceMesh) else mesh)
+    if tp is not None and not isinstance(mesh, DeviceMesh):
+        wanted = "None with a process group, which has no dims: give a DeviceMesh"
+        raise LaunchError(Code.ARG_VALUE, op=OP, name="tp", value=tp, wanted=wanted)
+    return group
+
+
+def _along(mesh: DeviceMesh, tp: str | int | None) -> dist.ProcessGroup:
     names, dims = mesh.mesh_dim_names or (), mesh.ndim
     known = (*names, *range(dims), *((None,) if dims == 1 else ()))
     if tp not in known or isinstance(tp, bool):
@@ -151,6 +163,8 @@ def check_shares(config: ModelConfig, ranks: Ranks, styles: Styles | None = None
         if size > PIECES or size & (size - 1):
             wanted = f"a multiple of the number of ranks, which must be 1, 2, 4 or 8 and is {size}"
         problems.append(LaunchError(Code.ARG_VALUE, op=OP, name="leaves", value=config.leaves, wanted=wanted))
+    if heads and config.sinks:  # modules of experts hold all heads' sinks
+        problems.append(_refused("sinks", True, "a model without sinks of heads, or one rank"))
     for name in ("num_attention_heads", "num_key_value_heads") if heads else ():
         if (found := getattr(config, name)) % size:
             problems.append(_refused(name, found, f"a multiple of {size}, the number of ranks"))

@@ -25,15 +25,15 @@ from rlk.parallel.plan import GROUPS, OP, Styles, default_styles, style_of
 Role = Literal["column", "row", "embedding", "head", "norm", "norm of heads", "holder", "other"]
 Plan = Mapping[str, "ParallelStyle | str"]
 """Styles by patterns of the names of modules."""
-TOKENS, ALL = "tokens", "all"
+OWN_TOKENS, WHOLE = "tokens", "all"
 """What a plan says of a module that has all of its weights: tokens of a rank, or nothing."""
 WORDS: dict[Role, dict[str, str]] = {
     "column": {"colwise": "column", "column": "column"},
     "row": {"rowwise": "row", "row": "row"},
     "embedding": {"embedding_rowwise": "vocab", "vocab": "vocab"},
     "head": {"colwise": "vocab", "colwise_gather_output": "vocab", "colwise_rep": "vocab", "vocab": "vocab"},
-    "norm": {"sequence_parallel": TOKENS, "replicated_with_grad_allreduce": ALL},
-    "norm of heads": {"replicated_with_grad_allreduce": ALL},
+    "norm": {"sequence_parallel": OWN_TOKENS, "replicated_with_grad_allreduce": WHOLE},
+    "norm of heads": {"replicated_with_grad_allreduce": WHOLE},
 }
 """Names of styles, those of transformers and of `PLAN`, by what they are of."""
 _BETWEEN = "Replicate(), or with sp=True Shard(0) or Shard(1),"
@@ -80,7 +80,7 @@ def resolved(model: torch.nn.Module, plan: Plan | None, sp: bool) -> Styles:
                 break
             if found is None:
                 problems.append(_refused(f"plan[{pattern!r}]", style, f"of {name}: {_wanted(role)}"))
-                break  # the layers behind it say the same
+                break  # the layers after it say the same
             if before is not None and before[1] != found:
                 wanted = f"that of {before[0]!r}, which matches {name} too"
                 problems.append(_refused(f"plan[{pattern!r}]", style, wanted))
@@ -90,15 +90,15 @@ def resolved(model: torch.nn.Module, plan: Plan | None, sp: bool) -> Styles:
         more = f" and {len(of_tokens) - 1} more" if len(of_tokens) > 1 else ""
         value = f"{of_tokens[0]}{more}, by shares of the tokens"
         problems.append(_refused("plan", value, "sp=True beside it: with sp=False ranks have all tokens"))
-    kinds: dict[str, Any] = {name: found for name, (_, found) in said.items() if found != ALL}
+    kinds: dict[str, Any] = {name: found for name, (_, found) in said.items() if found != WHOLE}
     if not problems:
-        problems += _apart(modules, kinds)
+        problems += _incomplete_groups(modules, kinds)
     if problems:
         raise joined(problems)
-    return {name: kind for name, kind in kinds.items() if kind != TOKENS}
+    return {name: kind for name, kind in kinds.items() if kind != OWN_TOKENS}
 
 
-def told(model: torch.nn.Module, styles: Styles) -> dict[str, str]:
+def plan_facts(model: torch.nn.Module, styles: Styles) -> dict[str, str]:
     """Return a plan as facts that ranks compare, one for all layers that it shares alike."""
     every = Counter(_pattern(name) for name in default_styles(model))
     alike = Counter((_pattern(name), style) for name, style in styles.items())
@@ -142,13 +142,13 @@ def role_of(name: str, module: torch.nn.Module) -> Role:
 
 
 def _read(role: Role, style: object, sp: bool) -> str | None:
-    """Return what a style says of a module: a `Style`, TOKENS or ALL; None where it has no form."""
+    """Return what a style says of a module: a `Style`, OWN_TOKENS or WHOLE; None where it has no form."""
     if isinstance(style, str):
         found = WORDS.get(role, {}).get(style)
-        return None if found == TOKENS and not sp else found
+        return None if found == OWN_TOKENS and not sp else found
     between: tuple[Placement, ...] = (Replicate(), *((Shard(0), Shard(1)) if sp else ()))
     at: Any = style
-    fits, found = False, ALL
+    fits, found = False, WHOLE
     match role:
         case "column" | "head" if type(style) is ColwiseParallel:
             made: tuple[Placement, ...] = (Shard(-1), Replicate()) if role == "head" else (Shard(-1),)
@@ -159,7 +159,7 @@ def _read(role: Role, style: object, sp: bool) -> str | None:
             found = "row" if role == "row" else "vocab"
             fits = at.input_layouts[0] == given and at.output_layouts[0] in between
         case "norm" if type(style) is SequenceParallel:
-            found, fits = TOKENS, at.sequence_sharding[0] in between[1:]
+            found, fits = OWN_TOKENS, at.sequence_sharding[0] in between[1:]
         case "norm of heads" if type(style) is SequenceParallel:
             fits = at.sequence_sharding[0] == Shard(2)  # of heads [B, L, heads, head dim]: a rank's own
         case "holder" | "head" | "norm" if type(style) is PrepareModuleInput:
@@ -187,7 +187,9 @@ def _wanted(role: Role) -> str:
 # --- styles together ----------------------------------------------------------------------------------------
 
 
-def _apart(modules: Mapping[str, torch.nn.Module], said: Mapping[str, str]) -> Iterator[LaunchError]:
+def _incomplete_groups(
+    modules: Mapping[str, torch.nn.Module], said: Mapping[str, str]
+) -> Iterator[LaunchError]:
     """Yield what is wrong with styles that are right each by itself: modules that go together and do not."""
     attentions: dict[bool, str] = {}
     for last, parts in GROUPS:
@@ -196,20 +198,21 @@ def _apart(modules: Mapping[str, torch.nn.Module], said: Mapping[str, str]) -> I
             members = [name for part in parts if (name := f"{holder}.{part}") in modules]
             inside = [name for name in members if name in said]
             attentions |= {bool(inside): holder} if last == "self_attn" else {}
-            halves += _some(members, inside, f"of {holder}")
-        yield from halves[:1]  # the layers behind it say the same
+            halves += _all_or_none(members, inside, f"of {holder}")
+        yield from halves[:1]  # the layers after it say the same
     if len(attentions) > 1:
         value = f"{attentions[True]} without {attentions[False]}"
         wanted = "the attention of all layers, or of none: a cache has as many heads for each"
         yield _refused("plan", value, wanted)
     norms = [name for name, module in modules.items() if role_of(name, module) == "norm"]
-    yield from _some(norms, [name for name in norms if said.get(name) == TOKENS], "norms between products")
+    inside = [name for name in norms if said.get(name) == OWN_TOKENS]
+    yield from _all_or_none(norms, inside, "norms between products")
     ends = [name for name in modules if style_of(name) == "vocab"]
     if len({id(modules[name].weight) for name in ends}) < len(ends):
-        yield from _some(ends, [name for name in ends if name in said], "modules of a tied weight")
+        yield from _all_or_none(ends, [name for name in ends if name in said], "modules of a tied weight")
 
 
-def _some(members: list[str], inside: list[str], what: str) -> Iterator[LaunchError]:
+def _all_or_none(members: list[str], inside: list[str], what: str) -> Iterator[LaunchError]:
     out = [name for name in members if name not in inside]
     if inside and out:
         value = f"{', '.join(inside)} without {', '.join(out)}"

@@ -5,6 +5,16 @@ from __future__ import annotations
 from rlk.sync.compare import Difference, check, compare
 from rlk.sync.digests import Digest, WeightDigest, digest
 from rlk.sync.parts import Part
-from rlk.sync.transfers import transfer
+from rlk.sync.transfers import gathered, transfer
 
-__all__ = ["Difference", "Digest", "Part", "WeightDigest", "check", "compare", "digest", "transfer"]
+__all__ = [
+    "Difference",
+    "Digest",
+    "Part",
+    "WeightDigest",
+    "check",
+    "compare",
+    "digest",
+    "gathered",
+    "transfer",
+]

@@ -18,6 +18,7 @@ from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.integrations.patching import Patched
 from rlk.nn.experts import by_expert
 from rlk.runtime.binding.checks import wrong_type, wrong_value
+from rlk.runtime.call.marked import mark_anew
 from rlk.sync.blocks import Weight, digests_of
 from rlk.sync.parts import OP, Layout, Part, by_canonical_name, layout_of_model, resolved
 from rlk.sync.shards import check_shard, is_shard, part_of, whole
@@ -117,8 +118,7 @@ def digest(
     parallelism, DTensors that are parts of a sum or of a share. Shards of FSDP1 with use_orig_params and of
     the state dicts of ZeRO-3 and Megatron cannot be told from whole tensors, and are digested as they are.
     """
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise wrong_value(OP, "dtype", dtype, "a float dtype, or None")
+    float_dtype(OP, dtype)
     source = unpatched(source)
     if isinstance(source, str | os.PathLike):
         if parts is not None:
@@ -126,12 +126,18 @@ def digest(
         found = by_canonical_name(_digests_of_files(Path(source), dtype))
     else:
         tensors, gathered = _weights(source, parts)
-        named = _names_of_files((*tensors, *gathered)) if parts is None else dict
+        named = names_of_files((*tensors, *gathered)) if parts is None else dict
         found = _digests_of_tensors(named(tensors), dtype) | _digests_of_shards(gathered, dtype, named)
     head = found.get(HEAD)
     if head is not None and head == found.get(EMBEDDING):
         del found[HEAD]
     return Digest(found)
+
+
+def float_dtype(op: str, dtype: torch.dtype | None) -> None:
+    """Raise LaunchError for a dtype to which floats cannot be rounded."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise wrong_value(op, "dtype", dtype, "a float dtype, or None")
 
 
 Shards: TypeAlias = "dict[str, tuple[torch.Tensor, int | None]]"
@@ -142,6 +148,7 @@ def _weights(source: Any, parts: Mapping[str, Part] | None) -> tuple[dict[str, t
     """Return tensors of a model or mapping by their Hugging Face names, and apart those to be gathered."""
     layout = Layout(dict(parts or {}), {}, {})
     if isinstance(source, torch.nn.Module):
+        mark_anew(source)
         tensors = by_canonical_name(source.named_parameters(remove_duplicate=False))
         if parts is None:
             layout = layout_of_model(source, tensors)
@@ -176,7 +183,7 @@ Named: TypeAlias = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Ten
 """Returns weights by the names that files have."""
 
 
-def _names_of_files(names: Collection[str]) -> Named:
+def names_of_files(names: Collection[str]) -> Named:
     """Return what separates the weights of experts that a model holds as one, and files do not.
 
     A state dict does not say of which family it is, so names tell: Qwen3-MoE has norms of heads, Mixtral

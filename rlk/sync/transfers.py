@@ -1,8 +1,11 @@
-"""`rlk.sync.transfer`: the weights of one model put into another, however ranks shard either."""
+"""`rlk.sync.transfer`: the weights of one model put into another, however ranks shard either.
+
+And `rlk.sync.gathered`: whole weights one by one, for a receiver that takes them by name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -10,12 +13,13 @@ import torch
 from rlk.integrations.patching import Patched
 from rlk.nn.config import LEAVES, ModelConfig
 from rlk.runtime.binding.checks import wrong_type, wrong_value
+from rlk.runtime.call.marked import mark_anew
 from rlk.sync.compare import check
-from rlk.sync.digests import EMBEDDING, HEAD, Digest, digest, unpatched
+from rlk.sync.digests import EMBEDDING, HEAD, Digest, digest, float_dtype, names_of_files, unpatched
 from rlk.sync.parts import Part, by_canonical_name, is_megatron, megatron_parts, transposed_of
 from rlk.sync.shards import check_shard, check_target, part_of, put, shape_of, whole
 
-OP = "sync.transfer"
+OP, GATHERED = "sync.transfer", "sync.gathered"
 
 
 @torch.no_grad()
@@ -34,7 +38,7 @@ def transfer(source: torch.nn.Module | Patched, target: torch.nn.Module | Patche
     target ties them; and, with the rest copied, where weights did not arrive (`rlk.sync.check`).
     """
     source, target = unpatched(source), unpatched(target)
-    given, taken = (_parameters(name, model) for name, model in (("source", source), ("target", target)))
+    given, taken = _parameters(OP, "source", source), _parameters(OP, "target", target)
     _check_leaves(source, target)
     for name, x in taken.items():
         check_target(OP, f"target: {name}", x.memory)
@@ -58,6 +62,24 @@ def transfer(source: torch.nn.Module | Patched, target: torch.nn.Module | Patche
     received = digest(target)
     check(digest(source, dtype=dtype), received)
     return received
+
+
+def gathered(
+    source: torch.nn.Module, *, dtype: torch.dtype | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the whole weights of a model by their Hugging Face names: what an engine's `load_weights` takes.
+
+    source: as of `transfer`. Every rank draws all of them, each gathered when it is drawn; weights that no
+    ranks share are the model's memory. dtype: floats are rounded to it, by default to none. A head that is
+    the embedding is left out, and experts of which files have a tensor each come one by one. Compare digests
+    of both sides afterwards (`rlk.sync.check`). Raises LaunchError.
+    """
+    float_dtype(GATHERED, dtype)
+    held = _parameters(GATHERED, "source", source)
+    named = names_of_files(held)
+    for name, each in held.items():
+        for key, x in named({name: whole(each.weight)}).items():
+            yield key, x.to(dtype) if dtype is not None and x.is_floating_point() else x
 
 
 def _check_leaves(source: torch.nn.Module, target: torch.nn.Module) -> None:
@@ -100,16 +122,17 @@ def _same(head: torch.Tensor, embedding: torch.Tensor, dtype: torch.dtype) -> bo
     return torch.equal(*made)
 
 
-def _parameters(name: str, model: torch.nn.Module) -> Mapping[str, Held]:
+def _parameters(op: str, name: str, model: torch.nn.Module) -> Mapping[str, Held]:
     """Return a model's weights by the names that files have."""
     if not isinstance(model, torch.nn.Module):
-        raise wrong_type(OP, name, model, "torch.nn.Module")
+        raise wrong_type(op, name, model, "torch.nn.Module")
     for module in model.modules():
         if hasattr(module, "reshard"):
             module.reshard()  # FSDP2's, whose forward pass leaves the root's parameters gathered
+    mark_anew(model)
     found = by_canonical_name(model.named_parameters())
     for each, x in found.items():
-        check_shard(OP, f"{name}: {each}", x)
+        check_shard(op, f"{name}: {each}", x)
     if is_megatron(model):
         parts = megatron_parts(model, found)
     else:

@@ -195,12 +195,17 @@ def _ranks(bench: Bench) -> Iterator[Promise]:
     leaves = run_leaves(bench.run.model.config)
     row = partial(_bitwise, "ranks", needs=("cpu", "shares"), against=f"one rank, {leaves} leaves")
     rows = {"operator": GRADIENTS, "unit": "parameters' gradients"}
-    yield row("two share weights", ranks.row("weights"), share=3.0)
-    gradients = ranks.row("gradients of weights")
-    yield row("two share weights and tokens", gradients, dtype=bench.dtype, **rows)
-    yield row("two share micro-batches", ranks.row("micro-batches"), **rows | {"needs": ("cpu",)})
-    view = "two share weights, parts rounded first"
-    yield replace(row(view, ranks.row("rounded first")), kind=Kind.CONTROL)
+    weights, both, batches = "two share weights", "two share weights and tokens", "two share micro-batches"
+    of_batches = rows | {"needs": ("cpu",)}
+    yield row(weights, ranks.row("weights"), share=4.0)
+    yield row(both, ranks.row("gradients of weights"), dtype=bench.dtype, **rows)
+    yield row(batches, ranks.row("micro-batches"), **of_batches)
+    controls = (
+        row(f"{weights}, parts rounded first", ranks.row("rounded first")),
+        row(f"{both}, parts rounded first", ranks.row("gradients rounded first"), dtype=bench.dtype, **rows),
+        row(f"{batches}, local sums first", ranks.row("local sums first"), **of_batches),
+    )
+    yield from (replace(each, kind=Kind.CONTROL) for each in controls)
 
 
 def peer_views(bench: Bench) -> Iterator[tuple[str, PeerView, int | None]]:

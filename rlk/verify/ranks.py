@@ -37,7 +37,10 @@ from rlk.verify.views import Run
 LIMIT = 900.0
 """Seconds after which ranks that have not ended are ended."""
 
-SHARE = 4.0
+SHOWN = 20
+"""Last lines of a rank's log that an error shows."""
+
+SHARE = 5.0
 """Of a row's time one rank has a part of so many: two ranks repeat what it does in more ways."""
 
 Found = dict[str, Tensor]
@@ -104,9 +107,11 @@ def _run(folder: Path) -> None:
             each.wait()
     failed = sorted((rank for rank, code in enumerate(ended) if code != 0), key=lambda rank: not ended[rank])
     if failed:  # first those that raised
-        lines = logs[failed[0]].read_text().splitlines()
-        missing = f"rank {failed[0]} ({lines[-1] if lines else 'it printed nothing'})"
-        raise LaunchError(Code.RANKS_MISSING, op=OP, missing=missing, ranks=RANKS, seconds=LIMIT)
+        rank, code = failed[0], ended[failed[0]]
+        how = f"did not end within {LIMIT:g} s" if code is None else f"ended with {code}"
+        lines = logs[rank].read_text(errors="replace").splitlines()[-SHOWN:]  # the log is deleted
+        shown = "\n".join(f"    {line}" for line in lines or ["it printed nothing"])
+        raise LaunchError(Code.RANKS_ENDED, op=OP, rank=rank, ranks=RANKS, ended=how, said=shown)
 
 
 # --- what is computed ---------------------------------------------------------------------------------------
@@ -157,12 +162,32 @@ def summed(run: Run, model: CausalLM, group: dist.ProcessGroup | None = None) ->
     return {name: p.main_grad for name, p in model.named_parameters()}  # type: ignore[attr-defined]
 
 
+def local_sums(run: Run, group: dist.ProcessGroup) -> dict[str, Tensor]:
+    """Return the gradients of such a step as DistributedDataParallel adds them: the control.
+
+    A rank's own micro-batches first, then ranks, in the dtype of the model. Of one micro-batch nothing is
+    added, and nothing is returned.
+    """
+    numbers = views.micro_batch(run)
+    if len(numbers) < 2 or group.size() < 2:
+        return {}
+    loss, tokens = Loss(run.model), sum(len(run.sequences[i]) for i in numbers)
+    for i in numbers[group.rank() :: group.size()]:
+        loss(run.sequences[i], tokens).backward()
+    found = {}
+    for name, p in run.model.named_parameters():
+        grad = torch.zeros_like(p) if p.grad is None else p.grad
+        dist.all_reduce(grad, group=group)
+        found[name] = grad.float()
+    return found
+
+
 # --- one of the ranks ---------------------------------------------------------------------------------------
 
 
 @contextmanager
 def rounded_first() -> Iterator[None]:
-    """Let ranks round their parts before they add them: the control."""
+    """Let ranks round their parts first and add by the backend, as Megatron-LM does: the control."""
 
     def total(self: Ranks, partial: Tensor, dtype: torch.dtype) -> Tensor:
         part = partial.detach().bfloat16()
@@ -180,6 +205,10 @@ def compared(given: dict[str, Any], group: dist.ProcessGroup) -> Found:
     whole.want = want["digests"]
     found: Found = {"tokens": torch.tensor(sum(map(len, whole.want)))}
     found["micro-batches"] = _by_parameter(summed(whole, whole.model, group), want["summed"])
+    plain = run_of(given)
+    plain.want = want["digests"]
+    sums = local_sums(plain, group)
+    found["local sums first"] = _by_parameter(sums, want["summed"] if sums else {})
     if not given["shared"]:
         return found
 
@@ -196,6 +225,7 @@ def compared(given: dict[str, Any], group: dist.ProcessGroup) -> Found:
     found["gradients of weights"] = _by_parameter(views.gradients_of(run), parts)
     with rounded_first():
         found["rounded first"] = torch.cat(list(views.again(shared(False))))
+        found["gradients rounded first"] = _by_parameter(views.gradients_of(shared(True)), parts)
     return found
 
 
@@ -207,7 +237,8 @@ def _by_parameter(got: dict[str, Tensor], want: dict[str, Tensor]) -> Tensor:
     def bits(x: Tensor) -> Tensor:
         return x.contiguous().view(integers[x.element_size()])
 
-    return torch.tensor([not torch.equal(bits(x), bits(want[name])) for name, x in got.items()])
+    wrong = [not torch.equal(bits(x), bits(want[name])) for name, x in got.items()]
+    return torch.tensor(wrong, dtype=torch.bool)
 
 
 def main(folder: Path, rank: int) -> None:

@@ -25,7 +25,7 @@ import rank_cases
 import torch
 import torch.distributed as dist
 from rank_cases import Found, member
-from tensor_parallel_cases import rounded_first
+from tensor_parallel_cases import other_tree
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -41,6 +41,7 @@ from rlk.runtime.binding.invocation import target_of
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.prefetch import Observer, started, unwritten
 from rlk.target.facts import Target
+from rlk.verify.ranks import rounded_first
 
 BACKENDS = {"real": "cpu:gloo,cuda:gloo", "tiny": "gloo"}
 """By the size of the model. The first one's ranks are no forks: CUDA allows no use after one."""
@@ -189,8 +190,14 @@ def of_shares(size: str, device: torch.device) -> Found:
 
     found: Found = {"alone": {name: want[name].cpu() for name in ("logp", "entropy")}}
     found |= {f"sp={sp}": together(sp) for sp in (False, True)}
-    with patch.object(Ranks, "total", rounded_first):
-        return found | {"rounded first": together()}
+    with rounded_first():
+        found["rounded first"] = together()
+    if group.size() == 4:
+        with patch.object(Ranks, "total", other_tree), torch.no_grad():
+            ids, layout = texts(TEXTS[size], size, device)
+            made = parallelize(model(size, device), group).logps(ids, layout)
+        found["another tree"] = _unlike(made.logp, want["logp"])
+    return found
 
 
 def of_replicas(size: str, rank: int, device: torch.device) -> Found:
@@ -306,6 +313,7 @@ def check(found: dict[int, list[Found]]) -> None:
             made = shares["rounded first"]
             assert all(made[name][0] > 5 for name in ("logp", "entropy", "logits")), made
             assert sum(wrong > 0 for wrong, *_ in made.values()) > len(made) // 2, made
+            assert shares.get("another tree", [1])[0] > 0, shares["another tree"]
     for each in found[2]:
         made = each["replicas"]
         assert {name: counts for name, counts in made["step"].items() if counts[0]} == {}

@@ -10,7 +10,6 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import tensor_parallel_cases as cases
 import torch
@@ -24,6 +23,7 @@ from rlk.nn import CausalLM
 from rlk.nn.ranks import Ranks
 from rlk.optim import AdamW, grad_norm
 from rlk.parallel import agree, global_count, parallelize
+from rlk.verify.ranks import rounded_first
 
 LIMIT = timedelta(seconds=100)  # of one exchange: ranks compile their first calls at different times
 SECONDS = 240  # of all ranks together, where no kernel is in the store yet
@@ -81,7 +81,7 @@ def tensor_parallel(group: dist.ProcessGroup, device: Device) -> Found:
         made = partial(cases.patched_of, "qwen3, tied", device, **SIZES)
         calls["patched"] = lambda: cases.trained_patched(parallelize(made(), group, sp=True))
     found |= {name: call() for name, call in calls.items()}
-    with patch.object(Ranks, "total", cases.rounded_first):
+    with rounded_first():
         found["rounded first"] = cases.training(parallelize(tiny("qwen3, tied", device), group))
     return found
 

@@ -31,7 +31,7 @@ from rlk.integrations.megatron.options import (
 )
 from rlk.integrations.megatron.specs import Places, TransformerLayer, building
 from rlk.nn.config import ModelConfig
-from rlk.nn.logits import head_logits
+from rlk.nn.logits import head_logits, head_logp
 from rlk.nn.packed import Packed, check_tokens, pack_tokens
 from rlk.nn.ranks import mark_shares, or_all_raise
 from rlk.nn.rotary import tables_of
@@ -139,9 +139,8 @@ class GPTModel(gpt.GPTModel):
         ranks, hidden = ranks_of(self.pg_collection.tp), by_sequence(hidden_states)
         shape = hidden_states.shape[1::-1]
         if labels is not None:
-            shard = {} if ranks is None else {"group": ranks.group, "vocab_start": ranks.rank * len(weight)}
             mask = None if loss_mask is None else loss_mask.flatten() != 0
-            logp = ops.linear_logp(hidden, weight, labels.flatten(), mask=mask, **shard).logp
+            logp = head_logp(hidden, weight, labels.flatten(), ranks, mask=mask).logp
             assert logp is not None
             return (0.0 - logp).view(shape)  # a loss of 0, not of -0, where the mask is 0
         if ranks is not None and hidden.requires_grad and torch.is_grad_enabled():

@@ -9,13 +9,12 @@ import torch
 
 from rlk.errors import NOWHERE, Code, LaunchError, Loc
 from rlk.nn.config import ModelConfig, Rope, joined
+from rlk.ops.sharded import PIECES
 
 PEER, VERSIONS = "megatron-core", ("0.16.1",)
 OP = "rlk.integrations.megatron"
 LEAVES = "rlk_leaves"
 """The attribute of a TransformerConfig that holds the model's number of leaves."""
-PIECES = 8
-"""Pieces of a vocabulary, as `ops.linear_logp` folds it."""
 ACCEPTED: dict[str, tuple[Any, ...]] = {
     # numerics
     "params_dtype": (torch.bfloat16, torch.float16),

@@ -42,9 +42,19 @@ def compare(
 ) -> None:
     """Exchange facts of the ranks of a group through the store; raise the same LaunchError on all.
 
+    Arguments and errors are those of `exchanged`, and RANKS_DIFFER.
+    """
+    check_alike(op, exchanged(op, group, seconds, own, kind=kind, of=of))
+
+
+def exchanged(
+    op: str, group: dist.ProcessGroup, seconds: float, own: Mapping[str, str], *, kind: str, of: str = ""
+) -> dict[int, dict[str, str]]:
+    """Return the facts of each rank of a group, through the store: no communication backend is used.
+
     seconds: how long this rank waits for the others. kind: comparisons of one kind are counted together. of:
     what op is called with, where others do not come.
-    Raises RANKS_DIFFER, RANKS_MISSING, which names the ranks that told nothing, and RANKS_STORE.
+    Raises RANKS_MISSING, which names the ranks that told nothing, and RANKS_STORE.
     """
     members = dist.get_process_group_ranks(group)
     rank, (key, before) = dist.get_rank(), _keys(kind, members)
@@ -55,14 +65,14 @@ def compare(
         _wait(f"{op}{of}", store, [f"{key}/{r}" for r in members], members, end, seconds)
         for old in (f"{before}/{rank}", f"{before}/{rank}/read"):  # all ranks have left that comparison
             store.delete_key(old)
-        every = {r: json.loads(store.get(f"{key}/{r}")) for r in members}
+        every: dict[int, dict[str, str]] = {r: json.loads(store.get(f"{key}/{r}")) for r in members}
         # nobody raises, and so takes the store away, before all have read
         store.set(f"{key}/{rank}/read", "")
         _wait(op, store, [f"{key}/{r}/read" for r in members], members, end, seconds)
     except RuntimeError as error:  # LaunchError is none
         said = str(error).partition("\n")[0]
         raise LaunchError(Code.RANKS_STORE, op=op, error=f"{type(error).__name__}: {said}") from error
-    check_alike(op, every)
+    return every
 
 
 def default_seconds() -> float:
@@ -128,7 +138,7 @@ def _remedy(every: Mapping[int, Mapping[str, str]]) -> str:
         if name in VERSIONS:
             found["start all ranks with one version of rlk and of torch"] = None
         elif name in MODEL or any(SHAPE.match(value) for value in values):
-            found["give all ranks one model, with the same leaves"] = None
+            found["give all ranks one model, with the same leaves and frozen parameters"] = None
         elif REFUSED in values:
             found[f"see the error of rank {[*every][values.index(REFUSED)]}"] = None
         elif name in CALL:
@@ -164,7 +174,8 @@ def text_of(value: object) -> str:
         case np.ndarray():
             return f"{value.dtype} {list(value.shape)} {digest_bytes(value.tobytes())[:16]}"
         case Mapping():
-            return f"{{{', '.join(f'{key!r}: {text_of(each)}' for key, each in value.items())}}}"
+            items = sorted((repr(key), text_of(each)) for key, each in value.items())  # equal in any order
+            return f"{{{', '.join(f'{key}: {each}' for key, each in items)}}}"
         case list() | tuple():
             return f"[{', '.join(map(text_of, value))}]"
     return str(value)

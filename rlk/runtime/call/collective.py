@@ -6,24 +6,25 @@ Ranks that reach each other's memory need no backend for sums (`symmetric.py`), 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
-from rlk.env import launched_ranks
+from rlk.env import UNSET, Env, launched_ranks
 from rlk.errors import Code, LaunchError
 from rlk.ir.dims import is_power_of_two
 from rlk.runtime.binding.arguments import PLAIN, VECTOR
 from rlk.runtime.call.alike import check_none_waits, compare, default_seconds
 from rlk.runtime.call.symmetric import known, transport
 
+Made = TypeVar("Made")
 Group: TypeAlias = "dist.ProcessGroup | tuple[dist.ProcessGroup, dist.ProcessGroup] | None"
-"""The ranks of a sum: a group, or (between nodes, inside a node), ranks of a node one behind the other."""
+"""The ranks of a sum: a group, or (between nodes, inside a node), ranks of a node one after the other."""
 SHARE = "tensor_model_parallel"
 """The attribute of a parameter that is a rank's `Share` of a weight, not the whole (Megatron's name)."""
 GATHERED = 2**23
@@ -161,16 +162,15 @@ def gathered_sum(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
 
 
 def gather_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
-    """Return the x [n, ...] of every rank, one behind the other in rank order: [R * n, ...]."""
+    """Return the x [n, ...] of every rank, one after the other in rank order: [R * n, ...]."""
     _check_tensor(op, x)
     return _gathered(_dense(x), _levels(op, x, group)).flatten(0, 1)
 
 
 # --- terms that ranks have alike --------------------------------------------------------------------------
 
-_Terms: TypeAlias = tuple[str, torch.Size, torch.dtype, torch.dtype | None, bool]
-_compared: WeakKeyDictionary[dist.ProcessGroup, set[_Terms]] = WeakKeyDictionary()
-"""Of each group, operators and terms that its ranks compared: the host's time of later calls is a look-up."""
+_compared: WeakKeyDictionary[dist.ProcessGroup, set[Hashable]] = WeakKeyDictionary()
+"""Of each group, what its ranks compared: the host's time of later calls is a look-up."""
 SUMS = "sums"
 
 
@@ -183,38 +183,59 @@ def of_same_terms(
 ) -> torch.Tensor:
     """Return run(), a sum of x over ranks, after comparing x's shape, dtype and kind of device with theirs.
 
-    They are compared through the store, before anything is sent, when this rank has not summed the like in
-    the group before; a rank waits for the others as long as the store's timeout says. Of two groups the inner
-    one compares first. Raises LaunchError where ranks differ. A rank to which the terms are not new compares
-    nothing: others wait for it, while its sum fails by the backend's timeout, and then it says so too.
+    They are compared as `of_same_facts` does. Of two groups the inner one compares first. Raises LaunchError
+    where ranks differ.
     """
     members = dist.group.WORLD if group is None else group
     if type(x) not in PLAIN:
         return run()  # refused there
     assert isinstance(x, torch.Tensor)
-    terms = (op, x.shape, x.dtype, out_dtype, x.is_cuda)
     levels = members if isinstance(members, tuple) else (members,)
-    for each in reversed(levels):
+    for each in levels:
         if not isinstance(each, dist.ProcessGroup):
             return run()  # refused there
+    shape, dtype, is_cuda = x.shape, x.dtype, x.is_cuda
+
+    def facts() -> dict[str, str]:
+        names = {"call": op, "x": f"{dtype} {list(shape)}", "dtype of the sum": str(out_dtype or dtype)}
+        return names | {"device of x": "cuda" if is_cuda else "cpu"}
+
+    return of_same_facts(run, levels, op, (op, shape, dtype, out_dtype, is_cuda), facts, "x")
+
+
+def of_same_facts(
+    run: Callable[[], Made],
+    groups: Sequence[dist.ProcessGroup],
+    op: str,
+    terms: Hashable,
+    facts: Callable[[], dict[str, str]],
+    of: str,
+) -> Made:
+    """Return run(), after comparing the facts of these terms, and RLK_TRANSPORT, with the ranks of groups.
+
+    They are compared through the store, before anything is sent, when this rank has not had the like in the
+    group before; a rank waits for the others as long as the store's timeout says. of: the fact that is named
+    where others do not come. Raises LaunchError where ranks differ. A rank to which the terms are not new
+    compares nothing: others wait for it, while its call fails by the backend's timeout, and then it says so
+    too.
+    """
+
+    def told() -> dict[str, str]:
+        return facts() | {"RLK_TRANSPORT": Env.current().transport or UNSET}
+
+    for each in reversed(groups):
         seen = _compared.get(each)
         if seen is None or terms not in seen:
             if each.size() > 1:
-                facts = _facts_of(terms)
-                compare(op, each, default_seconds(), facts, kind=SUMS, of=f" of {facts['x']}, new here")
+                mine = told()
+                compare(op, each, default_seconds(), mine, kind=SUMS, of=f" of {mine[of]}, new here")
             _compared.setdefault(each, set()).add(terms)
     try:
         return run()
     except RuntimeError:  # LaunchError is none
-        for each in levels:
-            check_none_waits(op, each, _facts_of(terms), kind=SUMS)
+        for each in groups:
+            check_none_waits(op, each, told(), kind=SUMS)
         raise
-
-
-def _facts_of(terms: _Terms) -> dict[str, str]:
-    op, shape, dtype, out_dtype, is_cuda = terms
-    names = {"call": op, "x": f"{dtype} {list(shape)}", "dtype of the sum": str(out_dtype or dtype)}
-    return names | {"device of x": "cuda" if is_cuda else "cpu"}
 
 
 # --- levels: a tree inside each node, then between nodes, is the tree over all ranks ----------------------

@@ -39,6 +39,12 @@ from rlk.runtime.kernels.loader import Host, load
 
 logger = logging.getLogger("rlk.ranks")
 MEMORY = "torch.distributed._symmetric_memory"
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
+"""The environment of ranks that set up no sums by NVLink's switch, which would be in its own order."""
 PATIENCE = timedelta(minutes=10)
 """How long a kernel waits for another rank where the group does not say it."""
 
