@@ -550,7 +550,9 @@ def transferred(line: DeviceMesh, square: DeviceMesh, folder: Path) -> Found:
     found: Found = {"total": total, "arrived": arrived, "f32 totals": totals, "sent": sent.total}
     config = nn_cases.QWEN3 | SHARED | MODELS["qwen2"]
     save_pretrained(both, folder, config=config)
-    found["written"] = sync.digest(folder).total
+    save_pretrained(source, folder.parent / "of FSDP2", config=config)  # f32 shards of four
+    found["written"] = [sync.digest(each).total for each in (folder, folder.parent / "of FSDP2")]
+    found["alone"] = refused(lambda: source.save_pretrained(folder, config=config))
     found["wrong"] = refused(lambda: sync.check(sent, sync.digest(target)))
     return found | {"other shape": refused(lambda: sync.transfer(source, torch.nn.Linear(2, 2)))}
 

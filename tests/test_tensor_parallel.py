@@ -233,8 +233,10 @@ def test_weights_of_four_shards_become_shares_of_two_ranks_by_a_checked_copy(ran
         assert code == "ARG_VALUE" and "other names" in text, text
         # into f32 shards of the shares, and from these into the first shards
         assert made["f32 totals"] == [digest(model, dtype=torch.float32).total] * 2
-        assert made["written"] == made["f32 totals"][0]  # one rank of four wrote the whole weights
+        assert made["written"] == made["f32 totals"]  # one rank of four wrote the whole weights
         assert made["sent"] == total
+        code, text = made["alone"]
+        assert code == "ARG_VALUE" and "rlk.parallel.save_pretrained for it" in text
 
 
 def test_a_share_is_saved_without_its_ranks(tmp_path: Path) -> None:
@@ -818,6 +820,9 @@ def test_a_patched_model_that_ranks_cannot_share_is_refused(initialized: None) -
         rows = torch.zeros(1, 32, dtype=torch.bfloat16, requires_grad=True)
         with pytest.raises(UnsupportedError, match=r"eval mode: call model.train\(\).* without lm_head"):
             made.model.eval().lm_head(rows)
+        for each in (made, made.model):
+            with pytest.raises(LaunchError, match=r"save_pretrained: model must .* rlk.sync.transfer\("):
+                checkpoint.save_pretrained(each, "nowhere")
         assert made.model.lm_head.weight is made.model.model.embed_tokens.weight
         assert made.model.lm_head.weight.shape == (24, 32)
     assert not any("ranks" in vars(module) for module in made.model.modules())
