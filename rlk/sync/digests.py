@@ -10,12 +10,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
-from rlk.integrations.patching import Patched
 from rlk.nn.experts import by_expert
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.runtime.call.marked import mark_anew
@@ -71,13 +70,20 @@ def _hashed(*parts: bytes) -> str:
     return state.hexdigest()
 
 
+class Holder(Protocol):
+    """What has a model, as what `rlk.patch` returned."""
+
+    model: torch.nn.Module
+
+
 def unpatched(source: Any) -> Any:
     """Return the model of what `rlk.patch` returned, anything else as it is."""
-    return source.model if isinstance(source, Patched) else source
+    held = None if isinstance(source, torch.nn.Module | Mapping) else getattr(source, "model", None)
+    return held if isinstance(held, torch.nn.Module) else source
 
 
 def digest(
-    source: torch.nn.Module | Patched | Mapping[str, torch.Tensor] | str | os.PathLike[str],
+    source: torch.nn.Module | Holder | Mapping[str, torch.Tensor] | str | os.PathLike[str],
     *,
     dtype: torch.dtype | None = None,
     parts: Mapping[str, Part] | None = None,

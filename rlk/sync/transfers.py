@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import torch
 
-from rlk.integrations.patching import Patched
 from rlk.nn.config import LEAVES, ModelConfig
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.runtime.call.marked import mark_anew
 from rlk.sync.compare import check
-from rlk.sync.digests import EMBEDDING, HEAD, Digest, digest, float_dtype, names_of_files, unpatched
+from rlk.sync.digests import EMBEDDING, HEAD, Digest, Holder, digest, float_dtype, names_of_files, unpatched
 from rlk.sync.parts import Part, by_canonical_name, is_megatron, megatron_parts, transposed_of
 from rlk.sync.shards import check_shard, check_target, part_of, put, shape_of, whole
 
@@ -23,7 +22,7 @@ OP, GATHERED = "sync.transfer", "sync.gathered"
 
 
 @torch.no_grad()
-def transfer(source: torch.nn.Module | Patched, target: torch.nn.Module | Patched) -> Digest:
+def transfer(source: torch.nn.Module | Holder, target: torch.nn.Module | Holder) -> Digest:
     """Copy the weights of one model into another, and check that they arrived; return the target's digest.
 
     source, target: whole models, the bf16 shares of `rlk.parallel.parallelize`, the f32 shards of FSDP2, or
