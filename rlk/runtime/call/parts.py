@@ -31,7 +31,7 @@ class PartOfWeight(torch.Tensor):
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Return how a plain tensor is pickled, which torch.load takes with weights_only."""
+        """Return the pickled form of a plain tensor, which torch.load takes with weights_only."""
         return plain(self).__reduce_ex__(protocol)
 
 
