@@ -71,7 +71,7 @@ def _hashed(*parts: bytes) -> str:
 
 
 class Holder(Protocol):
-    """What has a model, as what `rlk.patch` returned."""
+    """A thing with a model, such as `rlk.patch` returns."""
 
     model: torch.nn.Module
 
