@@ -351,8 +351,7 @@ class Code(Enum):
     BAD_ROW = ("{op}: row {row} has {what}",)
     RANKS_DIFFER = (
         "{op}: ranks differ in {count}\n{found}",
-        "start all ranks with one version of rlk and of torch, one model and its leaves",
-        "ranks that share weights make the same calls, with the ids of all tokens, whichever rows they keep",
+        "{remedy}",
     )
     RANKS_MISSING = (
         "{op}: {missing} of {ranks} ranks said nothing within {seconds:g} s",

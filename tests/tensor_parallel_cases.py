@@ -17,6 +17,7 @@ from unittest.mock import patch
 import nn_cases
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from nn_cases import integers
 from rank_cases import Found, member, refused
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -42,6 +43,7 @@ from rlk.parallel import (
     from_pretrained,
     parallelize,
     save_pretrained,
+    sharded_state_dict,
 )
 from rlk.runtime.call.collective import ordered_gather, share_of
 from rlk.verify.ranks import rounded_first
@@ -464,6 +466,25 @@ def misplaced(p: torch.Tensor, square: DeviceMesh) -> list[int]:
     return [int((said != own).sum()), len(own)]
 
 
+def kept(line: DeviceMesh, square: DeviceMesh, folder: Path) -> Found:
+    """Return digests of models that DCP loaded: from shards of shares of two, and from shares of four."""
+    both = fully_shard(parallelize(tiny("qwen2"), square, tp="tp").float(), mesh=square["dp"])
+    dcp.save(sharded_state_dict(both), checkpoint_id=folder.parent / "kept")
+    dcp.async_save(sharded_state_dict(parallelize(tiny("qwen2"), line)), checkpoint_id=folder).result()
+    models = {
+        "shares of four": (parallelize(tiny("qwen2"), line), folder.parent / "kept"),
+        "shards of shares of two": (both, folder),
+        "whole": (tiny("qwen2"), folder),
+        "shards of four": (fully_shard(tiny("qwen2").float(), mesh=line), folder.parent / "kept"),
+    }
+    for model, path in models.values():
+        with torch.no_grad():
+            for p in model.parameters():
+                p.zero_()
+        dcp.load(sharded_state_dict(model), checkpoint_id=path)
+    return {name: sync.digest(model, dtype=torch.bfloat16).total for name, (model, _) in models.items()}
+
+
 def unloaded(line: DeviceMesh, folder: Path) -> tuple[str, str]:
     """Return what ranks raise of which the last one asks for a dtype that no model has."""
     dtype = torch.float64 if line.get_local_rank() == 3 else None
@@ -529,7 +550,9 @@ def transferred(line: DeviceMesh, square: DeviceMesh, folder: Path) -> Found:
     found: Found = {"total": total, "arrived": arrived, "f32 totals": totals, "sent": sent.total}
     config = nn_cases.QWEN3 | SHARED | MODELS["qwen2"]
     save_pretrained(both, folder, config=config)
-    found["written"] = sync.digest(folder).total
+    save_pretrained(source, folder.parent / "of FSDP2", config=config)  # f32 shards of four
+    found["written"] = [sync.digest(each).total for each in (folder, folder.parent / "of FSDP2")]
+    found["alone"] = refused(lambda: source.save_pretrained(folder, config=config))
     found["wrong"] = refused(lambda: sync.check(sent, sync.digest(target)))
     return found | {"other shape": refused(lambda: sync.transfer(source, torch.nn.Linear(2, 2)))}
 
@@ -646,6 +669,7 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         "layers alone": lambda: layers_alone(Ranks(line.get_group(), 4, line.get_rank(), sequence=True)),
         "sharded shares": lambda: sharded_shares(square),
         "transferred": lambda: transferred(line, square, folder.parent / "sharded"),
+        "kept": lambda: kept(line, square, folder.parent / "kept, too"),
         "stepped as whole": lambda: stepped_as_whole(trained(shared("qwen2", 2, False))),
         "disagreements": lambda: disagreements(line, folder),
         "refusals": lambda: refusals(line),

@@ -245,6 +245,15 @@ def quantized(tensors: dict[str, torch.Tensor]) -> None:
     tensors["model.norm.weight"] = tensors["model.norm.weight"].to(torch.int8)
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3_text"])
+def test_a_dict_without_an_activation_has_that_of_transformers(family: str) -> None:
+    whole = FAMILIES[family]().to_dict()
+    given = {key: x for key, x in whole.items() if key not in ("hidden_act", "hidden_activation")}
+    assert ModelConfig.of(given) == ModelConfig.of(whole)
+    with pytest.raises(LaunchError, match="config.hidden_act.*=None is not allowed"):
+        ModelConfig.of(given | dict.fromkeys({"hidden_act", "hidden_activation"} & whole.keys()))
+
+
 def test_leaves_must_divide_what_is_split(folders: dict[str, Path]) -> None:
     error = refusal(folders["llama"], leaves=3)
     assert "1, 2, 4 or 8" in str(error)

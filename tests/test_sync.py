@@ -460,5 +460,9 @@ def test_leaves_of_a_patched_model_are_compared_too() -> None:
     total = transfer(source, theirs).total  # rlk does not compute it: any leaves
     with rlk.patch(theirs), pytest.raises(LaunchError, match="target: leaves=1 "):
         transfer(source, theirs)
-    with rlk.patch(theirs, leaves=2):
+    with rlk.patch(theirs, leaves=2) as made:
         assert transfer(source, theirs).total == total
+        for p in theirs.parameters():
+            p.data.zero_()
+        assert transfer(source, made).total == total == digest(made).total  # what rlk.patch returned
+    assert str(digest(theirs)) == f"{total} of {len(digest(theirs).weights)} weights"  # no blocks, in errors

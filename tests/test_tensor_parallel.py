@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import safetensors.torch
 import tensor_parallel_cases
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from nn_cases import QWEN3
 from rank_cases import Found
 from tensor_parallel_cases import MODELS, SHARED, WAYS, of_eight, way
@@ -30,13 +31,14 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     SequenceParallel,
 )
+from torch.utils._pytree import tree_leaves
 
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn import CausalLM, Linear
 from rlk.nn import ranks as nn_ranks
 from rlk.nn.ranks import Ranks
-from rlk.optim import clip_grad_norm
+from rlk.optim import AdamW, clip_grad_norm, grad_norm
 from rlk.parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -231,8 +233,10 @@ def test_weights_of_four_shards_become_shares_of_two_ranks_by_a_checked_copy(ran
         assert code == "ARG_VALUE" and "other names" in text, text
         # into f32 shards of the shares, and from these into the first shards
         assert made["f32 totals"] == [digest(model, dtype=torch.float32).total] * 2
-        assert made["written"] == made["f32 totals"][0]  # one rank of four wrote the whole weights
+        assert made["written"] == made["f32 totals"]  # one rank of four wrote the whole weights
         assert made["sent"] == total
+        code, text = made["alone"]
+        assert code == "ARG_VALUE" and "rlk.parallel.save_pretrained for it" in text
 
 
 def test_a_share_is_saved_without_its_ranks(tmp_path: Path) -> None:
@@ -242,6 +246,50 @@ def test_a_share_is_saved_without_its_ranks(tmp_path: Path) -> None:
     loaded = torch.load(tmp_path / "p.pt")["p"]
     assert_same_bits(loaded, p)
     assert isinstance(loaded, torch.nn.Parameter) and share_of(loaded) is None and share_of(p) is not None
+
+
+def test_weights_that_dcp_keeps_are_whole_ones(ranks: list[Found]) -> None:
+    total = digest(tensor_parallel_cases.tiny("qwen2")).total
+    for found in ranks:
+        assert len(found["kept"]) == 4 and set(found["kept"].values()) == {total}
+
+
+def test_state_dicts_of_shares_are_refused_by_dcp(tmp_path: Path, initialized: None) -> None:
+    """It keeps one tensor of each name: those of the other ranks would be lost without a word."""
+    model = parallelize(tensor_parallel_cases.tiny("qwen2"), fake_group(1, 2))
+    optimizer = AdamW([p for name, p in model.named_parameters() if "norm" in name or "o_proj" in name])
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            optimizer._state(p)
+    earlier = metadata_of(dict(model.named_parameters()))  # the control: nobody says what these are
+    for state, name in (
+        (model.state_dict(), "model.embed_tokens.weight"),
+        (deepcopy(model).state_dict(), "model.embed_tokens.weight"),
+        ({name: x.cpu().clone() for name, x in model.state_dict().items()}, "model.embed_tokens.weight"),
+        (optimizer.state_dict(), "state.0.exp_avg"),
+    ):
+        with pytest.raises(LaunchError, match=f"{name} must be .* rlk.parallel.sharded_state_dict") as raised:
+            metadata_of(state)
+        assert raised.value.code is Code.ARG_TYPE and "an optimizer by torch.save" in str(raised.value)
+    planner = dcp.DefaultLoadPlanner()
+    planner.set_up_planner(model.state_dict(), earlier, True)
+    with pytest.raises(LaunchError, match="state_dict must be a whole weight or a DTensor"):
+        planner.create_local_plan()
+    for state in (model.state_dict(), optimizer.state_dict()):
+        torch.save(state, tmp_path / "state.pt")
+        loaded = torch.load(tmp_path / "state.pt")
+        tensors = [x for x in tree_leaves(loaded) if isinstance(x, torch.Tensor)]
+        assert tensors and all(type(x) is torch.Tensor for x in tensors)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert {type(x) for each in optimizer.state.values() for x in each.values()} == {int, torch.Tensor}
+    model.load_state_dict(model.state_dict())
+
+
+def metadata_of(state: dict[str, Any]) -> dcp.Metadata:
+    """Return what DCP writes of a state of one rank."""
+    planner = dcp.DefaultSavePlanner()
+    planner.set_up_planner(state, None, True)
+    return planner.create_global_plan([planner.create_local_plan()])[1]
 
 
 @pytest.mark.parametrize("sp", [False, True])
@@ -349,6 +397,7 @@ EMBEDDING, HEAD, NORM = "model.embed_tokens", "lm_head", "model.norm"
 Q, O, HOLDER = "layers.*.self_attn.q_proj", "layers.0.self_attn.o_proj", "layers.*.mlp"
 GATE, UP, DOWN = (f"layers.*.mlp.{each}_proj" for each in ("gate", "up", "down"))
 MLP = {GATE: "colwise", UP: "colwise", DOWN: "row"}
+HEADS = "layers.*.self_attn.q_norm"
 KEPT = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1))
 PUT = PrepareModuleOutput(output_layouts=Shard(1), desired_output_layouts=Replicate())
 BAD_PLANS: dict[str, tuple[Any, str]] = {
@@ -359,9 +408,11 @@ BAD_PLANS: dict[str, tuple[Any, str]] = {
     "columns of down": ({DOWN: ColwiseParallel()}, "of model.layers.0.mlp.down_proj: Rowwise.* 'rowwise'"),
     "an unknown word": ({DOWN: "rowwise_split_input"}, "'rowwise_split_input'"),
     "whole results": ({UP: ColwiseParallel(output_layouts=Replicate())}, "and output_layouts=Shard.-1"),
-    "DTensors": ({UP: ColwiseParallel(use_local_output=False)}, "use_local_output=False"),
-    "tokens without sp": ({DOWN: RowwiseParallel(output_layouts=Shard(1))}, "with sp=True Shard"),
-    "norms without sp": ({NORM: SequenceParallel()}, "of dim 0 or 1 with sp=True"),
+    "tokens without sp": (
+        {DOWN: RowwiseParallel(output_layouts=Shard(1)), NORM: SequenceParallel()},
+        r"^parallelize: plan='layers[^\n]*down_proj and 1 more, by shares of the tokens' .* sp=True beside",
+    ),
+    "tokens of heads": ({HEADS: SequenceParallel()}, "or SequenceParallel.sequence_dim=2."),
     "some norms, sp": ({NORM: SequenceParallel()}, "model.norm without model.layers.0.input_layernorm"),
     "another dim, sp": ({NORM: SequenceParallel(sequence_dim=2)}, "sequence_dim=2"),
     "an input, sp": ({HOLDER: KEPT}, "whose desired layout is Replicate"),
@@ -393,6 +444,13 @@ def test_plans_that_have_no_form_are_refused_on_every_rank(what: str, initialize
     (text,) = said
     assert re.search(words, text, re.DOTALL), text
     assert model.model.ranks is None
+
+
+def test_a_plan_may_say_what_is_so_without_it() -> None:
+    """Results that are DTensors, which rlk passes nowhere, and norms of a rank's own heads: as torchtitan."""
+    said = {GATE: ColwiseParallel(use_local_output=False), UP: ColwiseParallel(), DOWN: RowwiseParallel()}
+    styles = resolved(tied_model(), said | {HEADS: SequenceParallel(sequence_dim=2)}, False)
+    assert styles == resolved(tied_model(), MLP, False)
 
 
 @cache
@@ -461,30 +519,38 @@ def test_ranks_that_disagree_raise_one_error_before_they_share(ranks: list[Found
     words = {
         "leaves": ("parallelize: ranks differ in 2", "numerics id: ", "leaves: 8 on rank 0, 4 on rank 3"),
         "loaded": ("from_pretrained: ranks differ in 2", "leaves: 8 on rank 0, 4 on rank 3"),
-        "sp": ("sp: False on rank 0, True on rank 3",),
+        "sp": ("sp: False on rank 0, True on rank 3", "give all ranks the same sp "),
         "odd sp": ("sp: False on rank 0, 1 on rank 3", "taken on rank 0, parallelize: sp must be a bool"),
         "frozen": ("in 2 facts", "bias: float32 [2] on rank 0, float32 [2] frozen on rank 3"),
         "transport": ("in 1 fact\n", "RLK_TRANSPORT: symmetric on rank 0, backend on rank 3"),
-        "plan": ("in 4 facts", "plan of model.layers.*.self_attn.o_proj: row on rank 0, nothing on rank 3"),
+        "plan": (
+            "in 4 facts", "plan of model.layers.*.self_attn.o_proj: row on rank 0, nothing on rank 3",
+            "give all ranks the same plan ",
+        ),
         "refused plan": ("plan: taken on rank 0, parallelize: plan='nothing' is not allowed on rank 3",),
         "fewer": ("ranks differ in 3 facts", "tokens: 70 on rank 0, 69 on rank 3"),
         "another": ("ranks differ in 1 fact\n", "digest of ids: "),
-        "temperature": ("ranks differ in 1 fact\n", "temperature: 1.0 on rank 0, 0.5 on rank 3"),
+        "temperature": (
+            "logps: ranks differ in 1 fact\n", "temperature: 1.0 on rank 0, 0.5 on rank 3",
+            "make the same calls",
+        ),
         "needs": ("ranks differ in 1 fact\n", "needs: [logp] on rank 0, [logp, entropy] on rank 3"),
         "layout": ("ranks differ in 1 fact\n", "cu_seqlens: [0, 30, 70] on rank 0, [0, 35, 70] on rank 3"),
         "support": ("ranks differ in 1 fact\n", "support: [torch.int64 [71] "),
-        "call": ("call: logps on rank 0, forward on rank 3",),
+        "call": ("rlk.parallel: ranks differ", "call: logps on rank 0, forward on rank 3",),
         "contexts": ("ranks differ in 1 fact\n", "context_lens: [5] on rank 0, [6] on rank 3"),
         "temperature, patched": ("ranks differ in 1 fact\n", "temperature: 1.0 on rank 0, 0.5 on rank 3"),
         "layout, patched": ("cu_seqlens: [0, 35, 65] on rank 0, [0, 35, 66] on rank 3",),
         "labels, patched": ("ranks differ in 1 fact\n", "labels: torch.int32 [2, 35] "),
-    }
+    }  # fmt: skip
     for found in ranks:
         for what, said in words.items():
             if what not in found["disagreements"]:  # without transformers
                 continue
             code, text = found["disagreements"][what]
             assert code == "RANKS_DIFFER" and all(each in text for each in said), text
+            of_model = what in ("leaves", "loaded", "frozen")
+            assert ("one model, with" in text) == of_model and "version" not in text
         said = {what: each for what, each in found["disagreements"].items() if what != "not compared"}
         assert said == {what: ranks[0]["disagreements"][what] for what in said}
         assert said["alike"] == ("", "nothing was raised")
@@ -538,6 +604,7 @@ def test_where_one_rank_refuses_its_ids_all_raise(ranks: list[Found]) -> None:
             if rank == 3 or what == "outside on all":
                 want = words.get(what, outside)
             assert code == want[0] and want[1] in text, (what, text)
+            assert (want[0] == "RANKS_DIFFER") == ("\n    see the error of rank 3 " in text)
 
 
 def test_ids_on_the_host_of_a_group_of_devices_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -750,6 +817,12 @@ def test_a_patched_model_that_ranks_cannot_share_is_refused(initialized: None) -
             assert_marked(each, cuts("qwen3, tied", 4, 1))
         with pytest.raises(UnsupportedError, match="continuous batching where ranks share"):
             made.model.generate_batch([[1, 2]])
+        rows = torch.zeros(1, 32, dtype=torch.bfloat16, requires_grad=True)
+        with pytest.raises(UnsupportedError, match=r"eval mode: call model.train\(\).* without lm_head"):
+            made.model.eval().lm_head(rows)
+        for each in (made, made.model):
+            with pytest.raises(LaunchError, match=r"save_pretrained: model must .* rlk.sync.transfer\("):
+                checkpoint.save_pretrained(each, "nowhere")
         assert made.model.lm_head.weight is made.model.model.embed_tokens.weight
         assert made.model.lm_head.weight.shape == (24, 32)
     assert not any("ranks" in vars(module) for module in made.model.modules())
@@ -819,11 +892,16 @@ def test_calls_of_parallelize_name_what_is_wrong(initialized: None) -> None:
         ),
         (model, "tp", {}, "group must be a torch.distributed.ProcessGroup, got str"),
         (model, fake_group(0, 2), {"sp": 1}, "sp must be a bool, got int"),
+        (model, None, {}, "mesh must be a torch.distributed DeviceMesh or ProcessGroup, got NoneType"),
         (model, fake_group(0, 2), {"tp": "tp"}, "None with a process group, which has no dims"),
     ):
         with pytest.raises(LaunchError, match=words):
             parallelize(bad, group, **options)  # type: ignore[arg-type]
     parallelize(model, fake_group(1, 2))
+    for clip in (grad_norm, partial(clip_grad_norm, max_norm=1.0)):
+        with pytest.raises(LaunchError, match=r"norm: named_parameters must .* model.named_p") as raised:
+            clip(model.parameters(), leaves=8)  # type: ignore[operator]
+        assert raised.value.code is Code.ARG_TYPE
     with pytest.raises(LaunchError, match="shared by 2 ranks"):
         parallelize(model, fake_group(1, 2))
     copied = deepcopy(model).model  # a reference model: its own tokens, the same group

@@ -139,6 +139,12 @@ def embedding_forward(self: Any, input: torch.Tensor) -> torch.Tensor:
     return x if scale is None else x * scale.to(x.dtype)
 
 
+WITHOUT_LOGITS = (
+    "a loss of labels returns logits in eval mode: call model.train() first; logits without gradients: use "
+    "torch.no_grad(); log-probs: logps of what rlk.patch returned; or take a plan= without lm_head"
+)
+
+
 @cache
 def head_forward(dtype: torch.dtype | None) -> Forward:
     """Return the forward of a head: logits of a dtype, or log-probs of ids without them."""
@@ -151,7 +157,7 @@ def head_forward(dtype: torch.dtype | None) -> Forward:
             return head_logp(input, self.weight, ids, ranks, bias=self.bias, **options)
         if ranks is not None and input.requires_grad and torch.is_grad_enabled():
             what = "logits with gradients where ranks share the head"
-            raise no_form(PEER, what, "use the loss, or log-probs, which need none")
+            raise no_form(PEER, what, WITHOUT_LOGITS)
         z = ops.matmul(input, self.weight, bias=self.bias, out_dtype=dtype)
         return z if ranks is None else ranks.all_columns(z)
 

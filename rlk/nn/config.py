@@ -345,8 +345,8 @@ ACTIVATIONS = {"silu": ("silu", "swish"), "gelu_tanh": ("gelu_pytorch_tanh",)}
 
 def _check_activation(given: Mapping[str, Any]) -> None:
     wanted = "gelu_tanh" if given["model_type"].startswith("gemma") else "silu"
-    key = "hidden_activation" if given.get("hidden_activation") else "hidden_act"
-    if given.get(key) not in ACTIVATIONS[wanted]:
+    key = "hidden_activation" if given.get("hidden_activation") or "hidden_act" not in given else "hidden_act"
+    if given.get(key, ACTIVATIONS[wanted][0]) not in ACTIVATIONS[wanted]:  # as transformers, without it
         raise _refused(key, given.get(key), " or ".join(ACTIVATIONS[wanted]))
 
 

@@ -14,13 +14,11 @@ from rlk.digest import canonical, digest_bytes, digest_word
 from rlk.errors import Code, LaunchError
 from rlk.ops.collective import part_over_ranks, total_over_ranks
 from rlk.runtime.binding.checks import wrong_value
-from rlk.runtime.call.alike import SHOWN, check_alike, text_of
+from rlk.runtime.call.alike import REFUSED, SHOWN, check_alike, text_of
 from rlk.runtime.call.collective import SHARE, Share, carried_by, ordered_gather
 from rlk.runtime.call.marked import sharing
 
 T = TypeVar("T")
-REFUSED = "refused"
-"""The tokens that a rank tells which refused its ids."""
 BLOCK = 64
 """Tokens of a piece, as the gradient of a norm's weight sums them: a rank's tokens are whole pieces."""
 
@@ -84,7 +82,9 @@ class Ranks:
             raise LaunchError(Code.ARG_DEVICE, op=op, name="ids", got="cpu", other="group", wanted=wanted)
         content = ids.to(torch.int64).contiguous().numpy().tobytes()
         facts = {"tokens": str(ids.numel()), "digest of ids": digest_bytes(content)[:16]}
-        check_alike(op, self._exchanged(op, facts | {name: _shown(value) for name, value in call.items()}))
+        every = self._exchanged(op, facts | {name: _shown(value) for name, value in call.items()})
+        called = {told["call"] for told in every.values() if "call" in told} or {str(call.get("call", op))}
+        check_alike(called.pop() if len(called) == 1 else "rlk.parallel", every)
 
     def refuse(self, ids: object) -> None:
         """Take part in the comparison of ids as a rank that refused its own; it raises what it has raised."""

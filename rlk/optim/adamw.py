@@ -15,8 +15,10 @@ from rlk.errors import Code, LaunchError
 from rlk.optim.shards import MAIN, Place, gradient, local, place
 from rlk.runtime.binding.checks import integer, number
 from rlk.runtime.binding.invocation import Scalars, Tensors
+from rlk.runtime.call.collective import share_of
 from rlk.runtime.call.lists import Repeated, call_each
 from rlk.runtime.call.marked import mark_anew
+from rlk.runtime.call.parts import part, plain
 from rlk.specs import optim as spec
 
 NAME = "AdamW"
@@ -188,6 +190,16 @@ class AdamW(torch.optim.Optimizer):
             if getattr(p, MAIN, None) is not None:
                 getattr(p, MAIN).fill_(-0.0)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, of which torch.distributed.checkpoint refuses what a rank has of a share."""
+        made = super().state_dict()
+        parameters = chain.from_iterable(group["params"] for group in self.param_groups)
+        for key, p in enumerate(parameters):
+            if share_of(p) is not None and key in made["state"]:
+                held = made["state"][key]
+                made["state"][key] = held | {name: part(held[name]) for name in STATES if name in held}
+        return made
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; its tensors stay f32, where torch would round them to a parameter's dtype.
 
@@ -204,7 +216,8 @@ class AdamW(torch.optim.Optimizer):
             given = state_dict["state"].get(key, {})
             for name in STATES:
                 if name in given:
-                    self.state[p][name] = given[name].to(device=p.device, dtype=torch.float32, copy=True)
+                    held = plain(given[name])
+                    self.state[p][name] = held.to(device=p.device, dtype=torch.float32, copy=True)
             if "step" in given:
                 self.state[p]["step"] = int(given["step"])
 

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from rlk.errors import Code, LaunchError
 from rlk.optim.shards import gradient, local
-from rlk.runtime.binding.checks import is_choice, number
+from rlk.runtime.binding.checks import is_choice, number, wrong_type
 from rlk.runtime.call.collective import Share, ordered_gather, pairwise_sum, share_of
 from rlk.runtime.call.entry import call
 from rlk.runtime.call.marked import mark_anew
@@ -50,7 +50,7 @@ def _norm(op: str, named_parameters: Named, leaves: int) -> torch.Tensor:
     mark_anew()
     found: dict[str, torch.Tensor | None] = {}
     shares: dict[str, Share | None] = {}
-    for name, p in named_parameters:
+    for name, p in _pairs(op, named_parameters):
         shares[name] = share_of(p)
         if name in found:
             what, wanted = f"two parameters named {name!r}", "names that differ: give each model's a prefix"
@@ -61,6 +61,16 @@ def _norm(op: str, named_parameters: Named, leaves: int) -> torch.Tensor:
     return padded_sum(torch.stack(sums)).sqrt() if sums else torch.zeros(())
 
 
+def _pairs(op: str, named_parameters: Named) -> list[tuple[str, torch.Tensor]]:
+    """Return names and parameters; raise LaunchError for parameters alone, which torch's clipping takes."""
+    found = list(named_parameters)
+    for each in found:
+        if not (isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str)):
+            wanted = "pair of a name and a parameter each: give model.named_parameters()"
+            raise wrong_type(op, "named_parameters", each, wanted)
+    return found
+
+
 @torch.no_grad()
 def clip_grad_norm(named_parameters: Named, max_norm: float, *, leaves: int = 1) -> torch.Tensor:
     """Multiply all gradients by min(1, max_norm / (norm + 1e-6)), and return the norm: f32 [].
@@ -69,7 +79,7 @@ def clip_grad_norm(named_parameters: Named, max_norm: float, *, leaves: int = 1)
     order. f32 throughout; a product is rounded to the gradient's dtype. In place. Raises LaunchError.
     """
     most = number(CLIP, "max_norm", max_norm, least=0.0, infinite=True)
-    named = list(named_parameters)
+    named = _pairs(CLIP, named_parameters)
     norm = _norm(CLIP, named, leaves)
     if most == inf:
         return norm

@@ -14,6 +14,7 @@ from rlk.parallel.layers import (
 )
 from rlk.parallel.models import parallelize
 from rlk.parallel.plan import PLAN, ranks_of
+from rlk.parallel.state import sharded_state_dict
 
 __all__ = [
     "PLAN",
@@ -30,4 +31,5 @@ __all__ = [
     "parallelize",
     "ranks_of",
     "save_pretrained",
+    "sharded_state_dict",
 ]

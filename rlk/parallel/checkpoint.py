@@ -23,6 +23,7 @@ from rlk.parallel.agree import facts_at_start, told_at_start
 from rlk.parallel.models import shared
 from rlk.parallel.plan import OP, Styles, check_shares, cuts_of, group_of, ranks_in
 from rlk.parallel.styles import Plan, plan_facts, resolved
+from rlk.runtime.binding.checks import wrong_type
 from rlk.runtime.call.alike import SHOWN, check_alike
 from rlk.sync.shards import whole
 
@@ -76,12 +77,15 @@ def save_pretrained(
     """Write the whole weights of a shared model: as `CausalLM.save_pretrained`, whose arguments these are.
 
     Every rank of one group calls it; the first gathers the weights on its host, one after the other, and
-    writes them. Where FSDP2 shards the shares, the ranks of its mesh are of that group too; with other data
+    writes them. Where FSDP2 shards these, or whole weights, the ranks of its mesh call it; with other data
     parallelism the ranks of one replica alone call it. Raises LaunchError; where the first rank cannot write,
     it raises what stopped it, the others LaunchError.
     """
+    if not isinstance(model, CausalLM):
+        wanted = "rlk.nn.CausalLM: rlk.sync.transfer(model, whole) into one, and save that"
+        raise wrong_type(SAVE, "model", model, wanted)
     ranks = model.model.ranks
-    if ranks is None:
+    if ranks is None and not any(isinstance(p, DTensor) for p in model.parameters()):
         model.save_pretrained(folder, config=config, max_shard_size=max_shard_size)
         return
     for module in model.modules():
@@ -100,15 +104,17 @@ def save_pretrained(
             failure = error
     try:
         if writes and failure is None:
-            write_checkpoint(folder, model.config_to_write(config), weights, max_shard_size)
+            write_checkpoint(
+                folder, model.config_to_write(config), stored(weights, model.config), max_shard_size
+            )
     except Exception as error:
         failure = error
     _raise_on_all(failure, SAVE, "write", folder, groups)
 
 
-def _groups_of(model: CausalLM, ranks: Ranks) -> list[dist.ProcessGroup]:
+def _groups_of(model: CausalLM, ranks: Ranks | None) -> list[dist.ProcessGroup]:
     """Return the groups whose ranks have parts of a model: one for each dim of the mesh that they make."""
-    found = {ranks.group.group_name: ranks.group}
+    found = {} if ranks is None else {ranks.group.group_name: ranks.group}
     for p in model.parameters():
         if isinstance(p, DTensor):
             each = [p.device_mesh.get_group(dim) for dim in range(p.device_mesh.ndim)]

@@ -35,6 +35,7 @@ from rlk.parallel.plan import (
     ranks_in,
     shares_of,
 )
+from rlk.parallel.state import mark_parts
 from rlk.parallel.styles import Plan, plan_facts, resolved
 from rlk.runtime.binding.checks import wrong_value
 
@@ -140,6 +141,8 @@ def shared(model: CausalLM, ranks: Ranks, styles: Styles) -> CausalLM:
                 of_all_tokens(module, ranks)
     model.model.ranks = ranks
     model.lm_head.shares = {"weight": 0} if "lm_head" in styles else {}
+    for module in model.modules():
+        mark_parts(module, getattr(module, "shares", {}))
     lay_out(model)
     mark_shares(model, ranks)
     return model

@@ -27,6 +27,7 @@ from rlk.parallel.plan import (
     shares_heads,
     shares_of,
 )
+from rlk.parallel.state import mark_parts
 
 
 def parallelize_patched(made: Patched, ranks: Ranks, styles: Styles) -> None:
@@ -69,6 +70,7 @@ def parallelize_patched(made: Patched, ranks: Ranks, styles: Styles) -> None:
             if (dim := dim_of(f"{name}.{each}", styles)) is not None
         }:
             made.put(module, "shares", dims)
+            mark_parts(module, dims)
         between = ranks.sequence and _is_norm_of_tokens(name, module)
         if name in styles or name == EMBEDDING or between:  # ranks compare the ids of a whole embedding too
             made.put(module, "ranks", ranks)

@@ -14,6 +14,7 @@ from rlk.errors import Code, LaunchError
 from rlk.nn.config import ModelConfig, joined
 from rlk.nn.ranks import Ranks
 from rlk.ops.sharded import PIECES
+from rlk.runtime.binding.checks import wrong_type
 from rlk.runtime.call.collective import SHARE, Share, process_group
 
 OP = "parallelize"
@@ -125,6 +126,8 @@ def ranks_in(group: dist.ProcessGroup, sp: bool) -> Ranks:
 
 def group_of(mesh: DeviceMesh | dist.ProcessGroup, tp: str | int | None) -> dist.ProcessGroup:
     """Return the process group of a mesh's dim, or the group that is given. Raises LaunchError."""
+    if mesh is None:  # torch's word for the default group, which may have more ranks than were meant
+        raise wrong_type(OP, "mesh", mesh, "torch.distributed DeviceMesh or ProcessGroup")
     group = process_group(OP, _along(mesh, tp) if isinstance(mesh, DeviceMesh) else mesh)
     if tp is not None and not isinstance(mesh, DeviceMesh):
         wanted = "None with a process group, which has no dims: give a DeviceMesh"

@@ -44,7 +44,7 @@ WANTED: dict[Role, str] = {
     "head": f"ColwiseParallel() with input_layouts={_BETWEEN} and output_layouts=Replicate() or Shard(-1): "
     "every rank gets all logits",
     "norm": "SequenceParallel() of dim 0 or 1 with sp=True",
-    "norm of heads": "whole on every rank",
+    "norm of heads": "whole on every rank, or SequenceParallel(sequence_dim=2): a rank has its own heads",
     "holder": "PrepareModuleInput() of Replicate(), or with sp=True of Shard(0) or Shard(1), whose desired "
     "layout is Replicate(): rlk gathers the tokens itself",
     "other": "left out: projections of attention and MLP, norms, the embedding and the head have styles",
@@ -63,6 +63,7 @@ def resolved(model: torch.nn.Module, plan: Plan | None, sp: bool) -> Styles:
         wanted, got = "dict of styles by patterns of names", type(plan).__name__
         raise LaunchError(Code.ARG_TYPE, op=OP, name="plan", wanted=wanted, got=got)
     problems: list[LaunchError] = []
+    of_tokens: list[str] = []
     said: dict[str, tuple[str, str]] = {}
     modules = dict(model.named_modules())
     for pattern, style in plan.items():
@@ -74,6 +75,9 @@ def resolved(model: torch.nn.Module, plan: Plan | None, sp: bool) -> Styles:
             role = role_of(name, modules[name])
             found = _read(role, style, sp)
             before = said.get(name)
+            if found is None and not sp and _read(role, style, True) is not None:
+                of_tokens.append(pattern)
+                break
             if found is None:
                 problems.append(_refused(f"plan[{pattern!r}]", style, f"of {name}: {_wanted(role)}"))
                 break  # the layers after it say the same
@@ -82,6 +86,10 @@ def resolved(model: torch.nn.Module, plan: Plan | None, sp: bool) -> Styles:
                 problems.append(_refused(f"plan[{pattern!r}]", style, wanted))
                 break
             said[name] = pattern, found
+    if of_tokens:
+        more = f" and {len(of_tokens) - 1} more" if len(of_tokens) > 1 else ""
+        value = f"{of_tokens[0]}{more}, by shares of the tokens"
+        problems.append(_refused("plan", value, "sp=True beside it: with sp=False ranks have all tokens"))
     kinds: dict[str, Any] = {name: found for name, (_, found) in said.items() if found != WHOLE}
     if not problems:
         problems += _incomplete_groups(modules, kinds)
@@ -145,13 +153,15 @@ def _read(role: Role, style: object, sp: bool) -> str | None:
         case "column" | "head" if type(style) is ColwiseParallel:
             made: tuple[Placement, ...] = (Shard(-1), Replicate()) if role == "head" else (Shard(-1),)
             found = "vocab" if role == "head" else "column"
-            fits = at.use_local_output and at.input_layouts[0] in between and at.output_layouts[0] in made
+            fits = at.input_layouts[0] in between and at.output_layouts[0] in made
         case "row" | "embedding" if type(style) is RowwiseParallel:
             given = Shard(-1) if role == "row" else Replicate()
             found = "row" if role == "row" else "vocab"
-            fits = at.use_local_output and at.input_layouts[0] == given and at.output_layouts[0] in between
+            fits = at.input_layouts[0] == given and at.output_layouts[0] in between
         case "norm" if type(style) is SequenceParallel:
             found, fits = OWN_TOKENS, at.sequence_sharding[0] in between[1:]
+        case "norm of heads" if type(style) is SequenceParallel:
+            fits = at.sequence_sharding[0] == Shard(2)  # of heads [B, L, heads, head dim]: a rank's own
         case "holder" | "head" | "norm" if type(style) is PrepareModuleInput:
             pairs = list(_prepared(style))
             fits = bool(pairs) and all(a in between and b == Replicate() for a, b in pairs)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
@@ -58,6 +58,9 @@ class Digest:
         lines = (f"{name} {weight.hex}\n".encode() for name, weight in sorted(self.weights.items()))
         return _hashed(*lines)
 
+    def __str__(self) -> str:
+        return f"{self.total} of {len(self.weights)} weights"
+
 
 def _hashed(*parts: bytes) -> str:
     state = hashlib.blake2b(FORMAT + b"\0", digest_size=16)
@@ -67,8 +70,20 @@ def _hashed(*parts: bytes) -> str:
     return state.hexdigest()
 
 
+class Holder(Protocol):
+    """A thing with a model, such as `rlk.patch` returns."""
+
+    model: torch.nn.Module
+
+
+def unpatched(source: Any) -> Any:
+    """Return the model of what `rlk.patch` returned, anything else as it is."""
+    held = None if isinstance(source, torch.nn.Module | Mapping) else getattr(source, "model", None)
+    return held if isinstance(held, torch.nn.Module) else source
+
+
 def digest(
-    source: torch.nn.Module | Mapping[str, torch.Tensor] | str | os.PathLike[str],
+    source: torch.nn.Module | Holder | Mapping[str, torch.Tensor] | str | os.PathLike[str],
     *,
     dtype: torch.dtype | None = None,
     parts: Mapping[str, Part] | None = None,
@@ -110,6 +125,7 @@ def digest(
     the state dicts of ZeRO-3 and Megatron cannot be told from whole tensors, and are digested as they are.
     """
     float_dtype(OP, dtype)
+    source = unpatched(source)
     if isinstance(source, str | os.PathLike):
         if parts is not None:
             raise wrong_value(OP, "parts", "a map", "None for files, which hold Hugging Face's names")

@@ -14,7 +14,7 @@ from rlk.nn.config import LEAVES, ModelConfig
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.runtime.call.marked import mark_anew
 from rlk.sync.compare import check
-from rlk.sync.digests import EMBEDDING, HEAD, Digest, digest, float_dtype, names_of_files
+from rlk.sync.digests import EMBEDDING, HEAD, Digest, Holder, digest, float_dtype, names_of_files, unpatched
 from rlk.sync.parts import Part, by_canonical_name, is_megatron, megatron_parts, transposed_of
 from rlk.sync.shards import check_shard, check_target, part_of, put, shape_of, whole
 
@@ -22,11 +22,12 @@ OP, GATHERED = "sync.transfer", "sync.gathered"
 
 
 @torch.no_grad()
-def transfer(source: torch.nn.Module, target: torch.nn.Module) -> Digest:
+def transfer(source: torch.nn.Module | Holder, target: torch.nn.Module | Holder) -> Digest:
     """Copy the weights of one model into another, and check that they arrived; return the target's digest.
 
     source, target: whole models, the bf16 shares of `rlk.parallel.parallelize`, the f32 shards of FSDP2, or
-    shards of shares. Names and shapes are Hugging Face's, without prefixes of wrappers, or those of
+    shards of shares; those of transformers also as `rlk.patch` returned them. Names and shapes are Hugging
+    Face's, without prefixes of wrappers, or those of
     Megatron-core's GPT model (`rlk.integrations.megatron`), whose parameters hold several weights; a weight
     that one of the models holds transposed (`rlk.nn`'s experts of GPT-OSS) is transposed, and rounded to the
     target's dtype. Every rank calls it; one whole weight at a time is gathered on each, and each keeps its
@@ -35,6 +36,7 @@ def transfer(source: torch.nn.Module, target: torch.nn.Module) -> Digest:
     leaves, weights that one of them lacks, other shapes, and a head that is not the embedding where the
     target ties them; and, with the rest copied, where weights did not arrive (`rlk.sync.check`).
     """
+    source, target = unpatched(source), unpatched(target)
     given, taken = _parameters(OP, "source", source), _parameters(OP, "target", target)
     _check_leaves(source, target)
     for name, x in taken.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,20 @@ from rlk.errors import Code, LaunchError
 
 SHOWN = 8
 """Facts that an error names, and numbers of a short tensor that it shows."""
+REFUSED = "refused"
+"""The tokens that a rank tells which refused its ids."""
+VERSIONS, MODEL = ("rlk", "torch"), ("numerics id", "leaves")
+SHAPE = re.compile(r"\w+ \[[\d, ]*\]")
+"""The dtype and shape of a parameter."""
+CALL = (
+    "call", "tokens", "digest of ids", "cu_seqlens", "context_lens", "temperature", "needs", "support",
+    "labels",
+)  # fmt: skip
+"""Facts of a call that ranks which share weights make together."""
+SAME_CALLS = (
+    "ranks that share weights make the same calls, with the ids of all tokens, whichever rows they keep: "
+    "prompts, seeds and options of generate too"
+)
 _calls: Counter[tuple[str, str]] = Counter()
 """Comparisons of this process by kind and group: every rank of a group makes the same ones, in one order."""
 
@@ -109,7 +124,32 @@ def check_alike(op: str, every: Mapping[int, Mapping[str, str]]) -> None:
         more = [f"    and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
         text = "\n".join([f"    {line}" for line in lines[:SHOWN]] + more)
         count = f"{len(lines)} fact{'' if len(lines) == 1 else 's'}"
-        raise LaunchError(Code.RANKS_DIFFER, op=op, count=count, found=text)
+        raise LaunchError(Code.RANKS_DIFFER, op=op, count=count, found=text, remedy=_remedy(every))
+
+
+def _remedy(every: Mapping[int, Mapping[str, str]]) -> str:
+    """Return what mends the facts that differ, in the order in which they are shown."""
+    names = dict.fromkeys(name for facts in every.values() for name in facts)
+    found, same = dict[str, None](), list[str]()
+    for name in names:
+        values = [facts.get(name, "nothing") for facts in every.values()]
+        if len(set(values)) == 1:
+            continue
+        if name in VERSIONS:
+            found["start all ranks with one version of rlk and of torch"] = None
+        elif name in MODEL or any(SHAPE.match(value) for value in values):
+            found["give all ranks one model, with the same leaves and frozen parameters"] = None
+        elif REFUSED in values:
+            found[f"see the error of rank {[*every][values.index(REFUSED)]}"] = None
+        elif name in CALL:
+            found[SAME_CALLS] = None
+        else:
+            option = "plan" if name.startswith("plan of ") else name
+            same += [] if option in same else [option]
+    if same:
+        more = f" and {len(same) - SHOWN} more" if len(same) > SHOWN else ""
+        found[f"give all ranks the same {', '.join(same[:SHOWN])}{more}"] = None
+    return "; ".join(found)
 
 
 def differences(every: Mapping[int, Mapping[str, str]]) -> list[str]:

@@ -1,0 +1,66 @@
+"""Parts of weights in state dicts, which torch.distributed.checkpoint would take for whole ones."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from rlk.errors import Code, LaunchError
+
+
+class PartOfWeight(torch.Tensor):
+    """A rank's part of a weight, or of what belongs to one, as a state dict holds it: refused by DCP.
+
+    torch.distributed.checkpoint keeps one tensor of each name, so that the parts of the other ranks would be
+    lost. Copies, casts and moves of a part are parts; pickled, it is a plain tensor.
+    """
+
+    def __create_write_items__(self, name: str, value: object) -> NoReturn:
+        """Refuse to be saved."""
+        raise _refusal(name)
+
+    def __create_chunk_list__(self) -> NoReturn:
+        """Refuse to be loaded."""
+        raise _refusal("state_dict")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """Return a copy, which is a part."""
+        made = memo[id(self)] = part(plain(self).clone())
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Return the pickled form of a plain tensor, which torch.load takes with weights_only."""
+        return plain(self).__reduce_ex__(protocol)
+
+
+def _refusal(name: str) -> LaunchError:
+    wanted = (
+        "whole weight or a DTensor, since it keeps what one rank has: save and load a model by its "
+        "rlk.parallel.sharded_state_dict(model), an optimizer by torch.save on each rank"
+    )
+    return LaunchError(
+        Code.ARG_TYPE, op="torch.distributed.checkpoint", name=name, wanted=wanted, got="a rank's part of one"
+    )
+
+
+def part(x: torch.Tensor) -> torch.Tensor:
+    """Return the same memory as a part of a weight: of a DTensor, one whose local tensor is a part."""
+    if not isinstance(x, DTensor):
+        return x.detach().as_subclass(PartOfWeight)  # type: ignore[no-any-return]
+    made: Any = x.detach()
+    made._local_tensor = made._local_tensor.as_subclass(PartOfWeight)
+    return made  # type: ignore[no-any-return]
+
+
+def plain(x: torch.Tensor) -> torch.Tensor:
+    """Return the same memory as a plain tensor, or a DTensor of one."""
+    made: Any = x
+    with torch._C.DisableTorchFunctionSubclass():
+        if isinstance(x, DTensor) and isinstance(x._local_tensor, PartOfWeight):
+            made = x.detach()
+            made._local_tensor = plain(x._local_tensor)
+        elif isinstance(x, PartOfWeight):
+            made = x.as_subclass(torch.Tensor)
+    return made  # type: ignore[no-any-return]
