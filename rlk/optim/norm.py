@@ -42,15 +42,15 @@ def grad_norm(named_parameters: Named, *, leaves: int = 1) -> torch.Tensor:
     Raises LaunchError, on every rank, also for two parameters of one name, and for leaves that are not those
     of the model, where a rank has columns of a weight.
     """
-    return _norm(NAME, named_parameters, leaves)
+    return _norm(NAME, _pairs(NAME, named_parameters), leaves)
 
 
-def _norm(op: str, named_parameters: Named, leaves: int) -> torch.Tensor:
+def _norm(op: str, named: list[tuple[str, torch.Tensor]], leaves: int) -> torch.Tensor:
     is_choice(op, "leaves", leaves, LEAVES)
     mark_anew()
     found: dict[str, torch.Tensor | None] = {}
     shares: dict[str, Share | None] = {}
-    for name, p in _pairs(op, named_parameters):
+    for name, p in named:
         shares[name] = share_of(p)
         if name in found:
             what, wanted = f"two parameters named {name!r}", "names that differ: give each model's a prefix"

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from rlk.errors import Code, LaunchError, RlkError
@@ -25,7 +24,7 @@ from rlk.parallel.plan import OP, Styles, check_shares, cuts_of, group_of, ranks
 from rlk.parallel.styles import Plan, plan_facts, resolved
 from rlk.runtime.binding.checks import wrong_type
 from rlk.runtime.call.alike import SHOWN, check_alike
-from rlk.sync.shards import whole
+from rlk.sync.shards import reshard, whole
 
 LOAD, SAVE = "rlk.parallel.from_pretrained", "rlk.parallel.save_pretrained"
 STOPPED = "stopped"
@@ -88,9 +87,7 @@ def save_pretrained(
     if ranks is None and not any(isinstance(p, DTensor) for p in model.parameters()):
         model.save_pretrained(folder, config=config, max_shard_size=max_shard_size)
         return
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()  # a forward pass may have left gathered parameters in the model
+    reshard(model)
     groups = _groups_of(model, ranks)
     writes = all(group.rank() == 0 for group in groups)
     weights: dict[str, torch.Tensor] = {}

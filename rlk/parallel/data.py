@@ -26,6 +26,7 @@ from rlk.runtime.call.collective import (
     scatter_chain_of_replicas,
 )
 from rlk.runtime.call.marked import mark_anew
+from rlk.sync.shards import reshard
 
 NAME = "accumulate_in_order"
 SHOWN = 4
@@ -358,9 +359,7 @@ class _Shards(OrderedGradients):
 
 def _held(model: torch.nn.Module) -> list[DTensor]:
     """Return the shards that FSDP2 trains, after checking them."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()  # a forward pass without backward may have left gathered parameters in the model
+    reshard(model)
     held: list[Any] = _trained(model)
     for p in held:
         if not isinstance(p, DTensor) or p.device_mesh != held[0].device_mesh:  # ignored_params

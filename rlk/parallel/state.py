@@ -15,11 +15,11 @@ from torch.distributed.tensor._shards_wrapper import LocalShardsWrapper
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from rlk.integrations.patching import Patched
-from rlk.nn.model import CausalLM
 from rlk.runtime.binding.checks import wrong_type
 from rlk.runtime.call.collective import share_of
+from rlk.runtime.call.marked import mark_anew
 from rlk.runtime.call.parts import part
-from rlk.sync.shards import check_target, shape_of
+from rlk.sync.shards import check_target, reshard, shape_of
 
 NAME = "sharded_state_dict"
 
@@ -38,11 +38,8 @@ def sharded_state_dict(model: torch.nn.Module | Patched) -> dict[str, torch.Tens
     whole = model.model if isinstance(model, Patched) else model
     if not isinstance(whole, torch.nn.Module):
         raise wrong_type(NAME, "model", model, "torch.nn.Module")
-    for module in whole.modules():
-        if hasattr(module, "reshard"):
-            module.reshard()  # FSDP2's, whose forward pass leaves the root's parameters gathered
-        if isinstance(module, CausalLM) or "named_parameters" in vars(module):
-            next(module.named_parameters(), None)  # marks the shares of ranks, also below a wrapper
+    reshard(whole)
+    mark_anew(whole)
     parameters = dict(whole.named_parameters(remove_duplicate=False))
     meshes: dict[dist.ProcessGroup, DeviceMesh] = {}
     return {

@@ -10,6 +10,13 @@ from rlk.runtime.binding.checks import wrong_value
 from rlk.runtime.call.collective import SHARE, ordered_gather, share_of
 
 
+def reshard(model: torch.nn.Module) -> None:
+    """Let FSDP2 put its shards back, since a forward pass without backward may leave gathered parameters."""
+    for module in model.modules():
+        if hasattr(module, "reshard"):
+            module.reshard()
+
+
 def is_shard(x: torch.Tensor) -> bool:
     """Return whether a parameter is a shard of ranks that can be gathered."""
     return isinstance(x, DTensor) or share_of(x) is not None

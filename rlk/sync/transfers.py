@@ -16,7 +16,7 @@ from rlk.runtime.call.marked import mark_anew
 from rlk.sync.compare import check
 from rlk.sync.digests import EMBEDDING, HEAD, Digest, Holder, digest, float_dtype, names_of_files, unpatched
 from rlk.sync.parts import Part, by_canonical_name, is_megatron, megatron_parts, transposed_of
-from rlk.sync.shards import check_shard, check_target, part_of, put, shape_of, whole
+from rlk.sync.shards import check_shard, check_target, part_of, put, reshard, shape_of, whole
 
 OP, GATHERED = "sync.transfer", "sync.gathered"
 
@@ -125,9 +125,7 @@ def _parameters(op: str, name: str, model: torch.nn.Module) -> Mapping[str, Held
     """Return a model's weights by the names that files have."""
     if not isinstance(model, torch.nn.Module):
         raise wrong_type(op, name, model, "torch.nn.Module")
-    for module in model.modules():
-        if hasattr(module, "reshard"):
-            module.reshard()  # FSDP2's, whose forward pass leaves the root's parameters gathered
+    reshard(model)
     mark_anew(model)
     found = by_canonical_name(model.named_parameters())
     for each, x in found.items():
