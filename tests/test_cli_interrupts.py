@@ -25,7 +25,7 @@ from pathlib import Path
 if "rlk.runtime.kernels.worker" in sys.orig_argv:
     import rlk.backends.triton
 
-    def compile_triton(emitted, target, folder):
+    def compile_in_scratch(emitted, target, folder):
         assembler = subprocess.Popen(["sleep", "{FOREVER}"])
         tempfile.mkdtemp()  # which nobody but a killer removes
         mark = Path(os.environ["MARKS"])
@@ -33,7 +33,7 @@ if "rlk.runtime.kernels.worker" in sys.orig_argv:
         (mark / f"{{os.getpid()}}.new").rename(mark / f"{{os.getpid()}}")
         time.sleep({FOREVER})
 
-    rlk.backends.triton.compile_triton = compile_triton
+    rlk.backends.triton.compile_in_scratch = compile_in_scratch
 '''
 MODEL = """
 [[model]]
@@ -125,6 +125,9 @@ def test_impatience_brings_no_traceback(command: str, tmp_path: Path) -> None:
 
 def test_compilers_end_with_a_process_that_is_killed(tmp_path: Path) -> None:
     process, compiling = started("warmup", tmp_path)
+    scratch = tmp_path / "scratch"
+    (others := scratch / "file of another process").touch()
     process.kill()
     process.communicate(timeout=LIMIT)
     assert all_end(compiling)
+    assert [*scratch.iterdir()] == [others]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ from rlk.env import Env
 from rlk.ir.nodes import Program
 from rlk.lower.common.emitted import Emitted, KernelBuild, LoweringOptions
 from rlk.resources import installing
-from rlk.runtime.launch.record import MODULE, SCRATCH, LaunchRecord, ModuleRecord
+from rlk.runtime.launch.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.target.facts import TARGETS, Target
 
 NAME = "triton"
@@ -124,13 +123,14 @@ def compile_in_scratch(emitted: Emitted, target: str, folder: Path) -> None:
 
 @contextmanager
 def _scratch() -> Iterator[None]:
-    """Hold temporary files in a folder whose name says whose it is: who kills this process removes it."""
-    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as folder:
+    """Hold temporary files in a folder below that of this process."""
+    before = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory() as folder:
         tempfile.tempdir = folder
         try:
             yield
         finally:
-            tempfile.tempdir = None
+            tempfile.tempdir = before
 
 
 def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, folder: Path) -> LaunchRecord:

@@ -22,7 +22,7 @@ from rlk.backends.registry import of_name
 from rlk.env import Env, without_devices
 from rlk.errors import Code, CompileError
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.launch.record import SCRATCH, encode_request
+from rlk.runtime.launch.record import encode_request
 
 T = TypeVar("T")
 
@@ -44,8 +44,9 @@ class _Worker:
 
     def __init__(self) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._scratch = tempfile.mkdtemp(prefix="rlk-compile-")  # the process removes it, or who kills it
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rlk.runtime.kernels.worker", str(os.getpid())],
+            [sys.executable, "-P", "-m", "rlk.runtime.kernels.worker", str(os.getpid()), self._scratch],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -85,8 +86,7 @@ class _Worker:
         with suppress(ProcessLookupError, PermissionError):  # it ended meanwhile
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}{self._process.pid}-*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 class Pool:
@@ -111,6 +111,7 @@ class Pool:
             except WorkerDied as death:
                 answer = {"error": str(death)}
                 self._drop(worker)
+                worker.kill()  # what it started, and its files
                 worker.close()
             except BaseException:  # Ctrl-C while waiting: its answer would be taken for the next one's
                 self._drop(worker)

@@ -44,26 +44,31 @@ def compile_module(emitted: Emitted, target: str, folder: Path, by: str) -> None
     compiler(emitted, target, folder)
 
 
-def _end_with(parent: int) -> None:
+def _end_with(parent: int, scratch: str) -> None:
     """End this process, and the compilers that it started, when nobody waits for them any more."""
     while os.getppid() == parent:
         time.sleep(_PAUSE)
-    if tempfile.tempdir is not None:
-        shutil.rmtree(tempfile.tempdir, ignore_errors=True)
+    shutil.rmtree(scratch, ignore_errors=True)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
-def main() -> None:
-    """Serve on the original standard output; whatever compilers print goes to standard error."""
+def main(parent: int, scratch: str) -> None:
+    """Serve on the original standard output; whatever compilers print goes to standard error.
+
+    parent: the process that asks. scratch: a folder of this process alone, for all temporary files, which is
+    removed at its end.
+    """
     gc.set_threshold(50_000, 20, 50)  # of the time of a compile, more often would take some percent
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked
-    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent, scratch), daemon=True).start()
+    tempfile.tempdir = scratch
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     serve(sys.stdin, answers)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), sys.argv[2])

@@ -13,7 +13,6 @@ from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBu
 
 MODULE = "module.py"
 LAUNCH = "launch.json"
-SCRATCH = "rlk-compile-"  # and a compile process's number: how its temporary folders begin
 ABI = "launch-3"  # the layout of an entry and of a launch; part of every key
 
 
