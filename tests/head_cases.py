@@ -13,10 +13,11 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from linear_cases import NEEDS, TOKENS, cotangents, head, options_of
-from rank_cases import Found, member, refused
+from rank_cases import LIMIT, Found, Kind, member, refused
+from torch.distributed.distributed_c10d import _get_default_store
 
 from rlk import Layout, ops
-from rlk.ops import Loss
+from rlk.ops import Loss, sharded
 from rlk.runtime.call import collective
 
 ROWS, DEPTH, VOCABULARY = (3, 7), 24, 8 * 270  # two chunks in each piece
@@ -250,16 +251,38 @@ def disagreements(world: int, rank: int) -> Found:
     hidden, weight = (torch.ones(n, 8, dtype=torch.bfloat16) for n in (21, 272))
     half = torch.float16 if last else torch.bfloat16
 
-    def called(count: int = 21, size: int = 270, dtype: torch.dtype | None = None, **options: Any) -> object:
-        leaf = hidden[:count].to(dtype or hidden.dtype).requires_grad_(options.pop("summed", True))
+    def called(
+        count: int = 21,
+        size: int = 270,
+        dtype: torch.dtype = torch.bfloat16,
+        of_weight: torch.dtype | None = None,
+        of_ids: torch.dtype = torch.int64,
+        **options: Any,
+    ) -> object:
+        leaf = hidden[:count].to(dtype).requires_grad_(options.pop("summed", True))
+        ids = torch.arange(count, dtype=of_ids)
         given = {"group": dist.group.WORLD, "vocab_start": rank * size} | options
-        return ops.linear_logp(leaf, weight[:size].to(leaf.dtype), torch.arange(count), **given)
+        return ops.linear_logp(leaf, weight[:size].to(of_weight or dtype), ids, **given)
+
+    buffer, kind = torch.zeros(270, 8), Kind if last else torch.Tensor
+    # new to the group: of a known call the others would learn by the timeout of their backend
+    refusals: dict[str, Callable[[], object]] = {
+        "buffer": lambda: called(17, weight_grad_out=buffer.half() if last else buffer),
+        "temperature": lambda: called(16, temperature=-1.0 if last else 1.0),
+        "math": lambda: called(15, math=["sm90"] if last else None),
+        "kept": lambda: called(support=ops.Csr(torch.arange(22), torch.arange(21) - int(last))),
+        "slope": lambda: called(temperature=torch.ones(21).requires_grad_(last)),
+        "tensors": lambda: called(14, bias=buffer[:, 0].bfloat16().as_subclass(kind)),
+    }
 
     calls: dict[str, Callable[[], object]] = {
         "rows": lambda: called(20 if last else 21),
         "shards": lambda: called(size=272 if last else 270, vocab_start=rank * 270),
         "begins": lambda: called(**{"vocab_start": 0} if last else {}),
         "dtype": lambda: called(dtype=half),
+        "dtype of weight": lambda: called(of_weight=torch.float32 if last else None),
+        "dtype of ids": lambda: called(of_ids=torch.int32 if last else torch.int64),
+        "bias": lambda: called(bias=torch.ones(269 if last else 270, dtype=torch.bfloat16)),
         "mask": lambda: called(**{"mask": torch.arange(21) < 9} if last else {}),
         "softcap": lambda: called(softcap=3.0 if last else 2.0),
         "needs": lambda: called(needs=("logp", "entropy") if last else ("logp",)),
@@ -267,6 +290,7 @@ def disagreements(world: int, rank: int) -> Found:
         "alike": called,
     }
     found: Found = {name: refused(call) for name, call in calls.items()}
+    found["refused"] = {name: refused(call) for name, call in refusals.items()}
 
     def counted(*given: Any, **options: Any) -> None:
         nonlocal compared
@@ -275,7 +299,28 @@ def disagreements(world: int, rank: int) -> Found:
     with patch.object(collective, "compare", counted):
         for count in (21, 19, 18, 19):
             called(count)
-    return found | {"compared": compared}
+        found["compared"] = compared
+        with patch.object(collective, "KNOWN", 2):
+            for count in (13, 12, 13, 11, 13):
+                called(count)
+    found["refused"]["known"] = refused_where_known(last, called)
+    return found | {"forgotten": compared - found["compared"]}
+
+
+def refused_where_known(last: bool, called: Callable[..., object]) -> tuple[str, str]:
+    """Return what ranks raise of a call that they know and the last refuses; later they are out of step."""
+    store = _get_default_store()
+    if last:
+        said = refused(lambda: called(temperature=-1.0))
+        store.set("refused", "")
+        return said
+
+    def lost(*_: object, **options: object) -> None:
+        store.wait(["refused"], LIMIT)
+        raise RuntimeError("the other rank does not come")  # as a backend says after its timeout
+
+    with patch.object(sharded, "ordered_gather", lost):
+        return refused(called)
 
 
 def prepare(world: int) -> None:

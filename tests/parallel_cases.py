@@ -207,8 +207,9 @@ def misuse(model: torch.nn.Module, tokens: torch.Tensor, rank: int) -> Found:
             with model.no_sync():  # type: ignore[operator]
                 model(number, tokens).backward()
 
-    second = refused(lambda: accumulate_in_order(model))
-    return {"counts": counts, "no_sync": refused(without_exchange), "second call": second}
+    inner = model.module
+    seconds = [refused(lambda each=each: accumulate_in_order(each)) for each in (model, inner)]  # type: ignore[misc]
+    return {"counts": counts, "no_sync": refused(without_exchange), "second calls": seconds}
 
 
 class Factor(torch.nn.Module):
@@ -353,6 +354,7 @@ def of_square(square: Any, rank: int, **options: Any) -> Found:
     alone = init_device_mesh(device, (4, 1), mesh_dim_names=("copy", "shard"))
     return {
         "copies alone": refused(lambda: accumulate_in_order(product(alone))),
+        "counts": counts(square, rank),
         "shares for copies": [
             refused(lambda: accumulate_in_order(sharded(square["pair"], square["pair"]))),
             refused(lambda: accumulate_in_order(replicated(square["pair"]))),
@@ -363,6 +365,14 @@ def of_square(square: Any, rank: int, **options: Any) -> Found:
         },
         "shares": of_shares(square, tokens, **options),
     }
+
+
+def counts(square: Any, rank: int) -> Found:
+    """Return what ranks of two dims of a mesh say of a count that the last one has otherwise, and of one."""
+    order = accumulate_in_order(product(square))
+    bad = {"bad": "4" if rank == 3 else 4, "bad on all": 0}
+    given: Found = {"other": 5 if rank == 3 else 4, **bad, "same": 4}
+    return {name: refused(lambda count=count: next(order.numbers(count))) for name, count in given.items()}  # type: ignore[misc]
 
 
 def of_shares(square: Any, tokens: torch.Tensor, **options: Any) -> Found:

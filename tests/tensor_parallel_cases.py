@@ -491,6 +491,16 @@ def unloaded(line: DeviceMesh, folder: Path) -> tuple[str, str]:
     return refused(lambda: from_pretrained(folder, line, dtype=dtype))
 
 
+def lacking(line: DeviceMesh) -> tuple[str, str]:
+    """Return what ranks raise of which the last one has no numerics."""
+    last = line.get_local_rank() == 3
+    with patch.object(CausalLM, "numerics_id", lambda *_: 1 // (not last)):
+        try:
+            return refused(lambda: parallelize(tiny("qwen2"), line))
+        except ZeroDivisionError as error:
+            return "ZeroDivisionError", str(error)
+
+
 def absent(folder: Path) -> Found:
     """Return what a rank raises whose only partner does not come, and after how many seconds.
 
@@ -673,6 +683,7 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         "stepped as whole": lambda: stepped_as_whole(trained(shared("qwen2", 2, False))),
         "disagreements": lambda: disagreements(line, folder),
         "refusals": lambda: refusals(line),
+        "lacking": lambda: lacking(line),
         "absent": lambda: absent(folder),
         "planned": lambda: planned(square),
         "another tree": lambda: another_tree(line),

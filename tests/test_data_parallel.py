@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from rlk.errors import Code, LaunchError
 from rlk.parallel import accumulate_in_order, agree, global_count
 from rlk.runtime.call import alike
-from rlk.runtime.call.alike import differences, text_of
+from rlk.runtime.call.alike import check_alike, differences, text_of
 from rlk.testing.bits import assert_same_bits, differing
 
 TOKENS = sum(map(active, range(MICRO_BATCHES)))
@@ -152,8 +152,8 @@ def test_a_backward_without_exchange_is_an_error(every: list[Found]) -> None:
         assert code == Code.GRADIENT_ROUND.name, rank
         assert "14 parameters got no gradient: module.model.model.embed_tokens.weight, " in text, text
         assert " and 10 more\n" in text
-        code, text = found["2"]["misuse"]["second call"]
-        assert code == Code.ARG_VALUE.name and "what the first call returned" in text
+        for code, text in found["2"]["misuse"]["second calls"]:
+            assert code == Code.ARG_VALUE.name and "what the first call returned" in text
 
 
 def test_ranks_with_other_numbers_of_micro_batches_raise_one_error(every: list[Found]) -> None:
@@ -162,6 +162,11 @@ def test_ranks_with_other_numbers_of_micro_batches_raise_one_error(every: list[F
         code, text = found["2"]["misuse"]["counts"]
         assert code == "RANKS_DIFFER", text
         assert f"count of numbers(): 4 on rank {first}, 5 on rank {first + 1}" in text
+        for name, said in (("other", "4 on rank 0, 5"), ("bad", "4 on rank 0, str 4")):
+            code, text = found["counts"][name]  # of two dims of a mesh, of whose groups half have the same
+            assert code == "RANKS_DIFFER" and f"count of numbers(): {said} on rank 3" in text
+        assert found["counts"]["bad on all"][0] == Code.ARG_VALUE.name
+        assert found["counts"]["same"] == ("", "nothing was raised")
 
 
 @pytest.mark.parametrize("name", ["evaluated", "list", "frozen"])
@@ -250,6 +255,13 @@ def test_a_missing_rank_is_named_in_time(ranks: list[Found], every: list[Found])
 def test_a_fact_that_a_rank_lacks_differs() -> None:
     assert differences({0: {"a": "1"}, 1: {"a": "1", "b": "2"}}) == ["b: nothing on rank 0, 2 on rank 1"]
     assert differences({0: {"a": "1"}, 3: {"a": "1"}}) == []
+
+
+def test_what_differs_has_its_own_remedy() -> None:
+    numbers = [text_of(torch.full((3,), value).numpy()) for value in (1.0, 2.0)]
+    for told, words in ((numbers, "the same own "), (("float32 [3]", "float32 [3] frozen"), "one model, ")):
+        with pytest.raises(LaunchError, match=f"give all ranks {words}"):
+            check_alike("agree", {rank: {"own": each} for rank, each in enumerate(told)})
 
 
 def test_a_store_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,10 +228,13 @@ def test_a_sum_that_swaps_neighbours_has_the_same_bits(world: int, wide: Found) 
 
 DIFFER = {
     "rows": "in 1 fact\n    rows of hidden: 21 on rank 0, 20 on rank 3",
-    "shards": "in 2 facts\n    rows of weight: 270 on rank 0, 272 on rank 3\n    vocab_start: that of equal",
+    "shards": "in 2 facts\n    weight: torch.bfloat16 [270, 8] on rank 0, torch.bfloat16 [272, 8] on rank 3",
     "begins": "in 1 fact\n    vocab_start: that of equal shards on rank 0, 0 on rank 3",
-    "dtype": "in 1 fact\n    dtype: torch.bfloat16 on rank 0, torch.float16 on rank 3",
-    "mask": "in 1 fact\n    inputs: hidden, ids, weight on rank 0, hidden, ids, mask, weight on rank 3",
+    "dtype": "in 2 facts\n    hidden: torch.bfloat16 [rows, 8] on rank 0, torch.float16 [rows, 8] on rank 3",
+    "dtype of weight": "in 1 fact\n    weight: torch.bfloat16 [270, 8] on rank 0, torch.float32 [270, 8] on",
+    "dtype of ids": "in 1 fact\n    ids: torch.int64 [rows] on rank 0, torch.int32 [rows] on rank 3",
+    "bias": "in 1 fact\n    bias: torch.bfloat16 [270] on rank 0, torch.bfloat16 [269] on rank 3",
+    "mask": "in 1 fact\n    mask: nothing on rank 0, torch.bool [rows] on rank 3",
     "softcap": "softcap: 2.0 on rank 0, 3.0 on rank 3",
     "needs": "needs: () on rank 0, ('entropy',) on rank 3",
     "frozen": "in 1 fact\n    gradient of hidden: summed on rank 0, none on rank 3",
@@ -246,6 +249,27 @@ def test_ranks_that_call_a_head_otherwise_all_raise(ranks: list[Found]) -> None:
             assert code == "RANKS_DIFFER" and words in text, (name, text)
         assert made["alike"] == ("", "nothing was raised")
         assert made["compared"] == 2  # of four calls with two numbers of rows
+        assert made["forgotten"] == 4  # of five calls with three, where two are known
+
+
+REFUSED = {
+    "buffer": "linear_logp: weight_grad_out has dtype torch.float16",
+    "temperature": "linear_logp: temperature=-1.0 is not allowed",
+    "known": "linear_logp: temperature=-1.0 is not allowed",
+    "math": "linear_logp: math=['sm90'] is not allowed",
+    "kept": "linear_logp: support.ids[0]=-1 is not allowed",
+    "slope": "linear_logp has no gradient for inv_temperature_row",
+    "tensors": "linear_logp: bias must be a dense torch.Tensor, got Kind",
+}
+
+
+def test_where_one_rank_refuses_a_head_all_raise(ranks: list[Found]) -> None:
+    for rank, found in enumerate(ranks):
+        for name, words in REFUSED.items():
+            code, text = found["disagreements"]["refused"][name]
+            assert (code == "RANKS_DIFFER") == (rank < 3) and words in text, (name, text)
+            assert ("in 1 fact\n    refused: nothing on rank 0, " in text) == (rank < 3)
+            assert ("\n    see the error of rank 3 " in text) == (rank < 3)
 
 
 def refusal(size: int, ranks: int, rank: int, **options: Any) -> tuple[str, str]:

@@ -465,4 +465,7 @@ def test_leaves_of_a_patched_model_are_compared_too() -> None:
         for p in theirs.parameters():
             p.data.zero_()
         assert transfer(source, made).total == total == digest(made).total  # what rlk.patch returned
+        assert digest(dict(gathered(made))).total == total
+    with pytest.raises(LaunchError, match=r"^sync.gathered: source must be"):
+        gathered(3)  # type: ignore[arg-type]
     assert str(digest(theirs)) == f"{total} of {len(digest(theirs).weights)} weights"  # no blocks, in errors

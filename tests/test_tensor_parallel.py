@@ -565,6 +565,13 @@ def test_where_one_rank_cannot_load_the_others_say_why(ranks: list[Found]) -> No
         assert (others in text) == (rank < 3)
 
 
+def test_where_one_rank_has_no_numerics_the_others_say_why(ranks: list[Found]) -> None:
+    said = "in 1 fact\n    refused: nothing on rank 0, ZeroDivisionError: "
+    for code, text in (found["lacking"] for found in ranks[:3]):
+        assert code == "RANKS_DIFFER" and said in text and "see the error of rank 3 " in text
+    assert ranks[3]["lacking"][0] == "ZeroDivisionError"
+
+
 def test_a_rank_that_does_not_come_is_named_before_anything_is_sent(ranks: list[Found]) -> None:
     made = ranks[0]["absent"]
     assert {*made} == {"parallelize", *(["from_pretrained"] if tensor_parallel_cases.TRANSFORMERS else [])}
@@ -718,6 +725,8 @@ def test_where_one_rank_cannot_load_all_raise(
         with pytest.raises(LaunchError, match=words) as raised:
             from_pretrained(**{"path": folder, "mesh": fake_group(2, WORLD), **bad})
         assert sent.pop() == {"2": str(raised.value).partition("\n")[0]}
+    with pytest.raises(LaunchError, match="^rlk.parallel.from_pretrained: mesh must be"):
+        from_pretrained(folder, None)  # type: ignore[arg-type]
 
 
 def told_to_others(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:

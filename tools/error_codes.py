@@ -14,6 +14,7 @@ HEAD = """# Error codes
 Every error that rlk raises on purpose ends with its code in brackets. A code is stable; its message may
 change between releases. Braces stand for what was found. `python tools/error_codes.py` writes this page.
 """
+SAID = "what the error says, for what was found"
 
 
 def page() -> str:
@@ -24,13 +25,14 @@ def page() -> str:
             lines.append(f"\n## {group[1].capitalize()}\n\n| code | message | what to do |\n|---|---|---|")
         elif (name := re.match(r"    ([A-Z][A-Z_0-9]*) = ", line)) and name[1] in Code.__members__:
             code = Code[name[1]]
-            lines.append(f"| `{code.name}` | {_cell(code.message)} | {_cell('; '.join(code.fixes))} |")
+            fixes = "; ".join(code.fixes).replace("{remedy}", SAID)
+            lines.append(f"| `{code.name}` | {_cell(code.message)} | {_cell(fixes)} |")
     return "\n".join(lines) + "\n"
 
 
 def _cell(text: str) -> str:
-    """Return text as a cell of a table: no bar ends it, no underscore or asterisk formats it."""
-    return re.sub(r"([|*_<>\[\]])", r"\\\1", text)
+    """Return text as a cell of a table: no bar or line ends it, no underscore or asterisk formats it."""
+    return re.sub(r"([|*_<>\[\]])", r"\\\1", text).replace("\n", " ")
 
 
 if __name__ == "__main__":

@@ -406,9 +406,9 @@ class _LinearLogp(Operator):
         needed, they are kept instead of computed again; the bits are the same.
         group: a process group (torch.distributed) whose ranks hold equal shards of the vocabulary: weight is rows
         [vocab_start, vocab_start + weight.shape[0]) of it; ids are those of the whole, and all else is equal on
-        all ranks, which compare it when a call is new to the group (as `ordered_all_reduce` does). 1, 2, 4 or 8
-        ranks; the shard must be a multiple of 8 / ranks rows. The bits are those of one rank with the whole
-        weight.
+        all ranks, which compare dtypes, shapes and numbers in a call that is none of the group's last 4096 (as
+        `ordered_all_reduce` does): with another number of rows they wait for each other once. 1, 2, 4 or 8 ranks;
+        the shard must be a multiple of 8 / ranks rows. The bits are those of one rank with the whole weight.
         weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it once, in place:
         weight.grad stays as it is.
         support: as `logp` takes it, of the f32 products: what `sample` kept, or `Csr` of token ids, of the whole

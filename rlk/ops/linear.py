@@ -8,7 +8,7 @@ from rlk.ops.active_rows import active, compacted
 from rlk.ops.products import OP as MATMUL
 from rlk.ops.products import buffered, check_pieces
 from rlk.ops.results import Csr, LogProbs, Support
-from rlk.ops.sharded import Shard, sharded_linear_logp
+from rlk.ops.sharded import Shard, Statics, check_call, or_tell, sharded_linear_logp
 from rlk.ops.signatures import NEEDS, SCORING, _scoring
 from rlk.ops.support import kept_tokens
 from rlk.ops.weight_buffers import check_buffer
@@ -74,30 +74,37 @@ def linear_logp(
     needed, they are kept instead of computed again; the bits are the same.
     group: a process group (torch.distributed) whose ranks hold equal shards of the vocabulary: weight is rows
     [vocab_start, vocab_start + weight.shape[0]) of it; ids are those of the whole, and all else is equal on
-    all ranks, which compare it when a call is new to the group (as `ordered_all_reduce` does). 1, 2, 4 or 8
-    ranks; the shard must be a multiple of 8 / ranks rows. The bits are those of one rank with the whole
-    weight.
+    all ranks, which compare dtypes, shapes and numbers in a call that is none of the group's last 4096 (as
+    `ordered_all_reduce` does): with another number of rows they wait for each other once. 1, 2, 4 or 8 ranks;
+    the shard must be a multiple of 8 / ranks rows. The bits are those of one rank with the whole weight.
     weight_grad_out: f32 [V, D], contiguous; backward adds the f32 gradient of weight to it once, in place:
     weight.grad stays as it is.
     support: as `logp` takes it, of the f32 products: what `sample` kept, or `Csr` of token ids, of the whole
     vocabulary on every rank. The bits are those of `logp(matmul(...), ids, support=support)`. Raises
     LaunchError.
     """
-    needs = names_among("linear_logp", "needs", needs, NEEDS[:3])
-    are_tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
-    hidden, weight = some_factors(hidden, weight)
-    tensors: Tensors = {"hidden": hidden, "weight": weight, "ids": ids}
-    scalars: Scalars = {}
-    tensors |= {name: t for name, t in (("bias", bias), ("mask", mask)) if t is not None}
-    _scoring("linear_logp", tensors, scalars, temperature, softcap, logit_scale)
-    scalars["ignore_index"] = integer("linear_logp", "ignore_index", ignore_index)
-    whole = group is None and vocab_start == 0 and weight_grad_out is None
-    shard = None if whole else Shard.of(group, vocab_start, weight, weight_grad_out)
-    if support is not None:
-        vocabulary = weight.shape[0] * (1 if shard is None else shard.ranks)
-        tensors |= kept_tokens("linear_logp", support, vocabulary, ids)
-    extra = tuple(n for n in NEEDS[2:3] if n in needs)
-    statics = {"needs": extra, "keep": _keeps(keep_logits, hidden, weight), "states": False}
+
+    def checked() -> tuple[Tensors, Scalars, Statics, Shard | None]:
+        names_among("linear_logp", "needs", needs, NEEDS[:3])
+        are_tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
+        x, w = some_factors(hidden, weight)
+        tensors: Tensors = {"hidden": x, "weight": w, "ids": ids}
+        scalars: Scalars = {}
+        tensors |= {name: t for name, t in (("bias", bias), ("mask", mask)) if t is not None}
+        _scoring("linear_logp", tensors, scalars, temperature, softcap, logit_scale)
+        scalars["ignore_index"] = integer("linear_logp", "ignore_index", ignore_index)
+        whole = group is None and vocab_start == 0 and weight_grad_out is None
+        shard = None if whole else Shard.of(group, vocab_start, w, weight_grad_out)
+        if support is not None:
+            vocabulary = w.shape[0] * (1 if shard is None else shard.ranks)
+            tensors |= kept_tokens("linear_logp", support, vocabulary, ids)
+        extra = tuple(n for n in NEEDS[2:3] if n in needs)
+        statics = {"needs": extra, "keep": _keeps(keep_logits, x, w), "states": False}
+        if shard is not None:
+            check_call(tensors, math, shard)
+        return tensors, scalars, statics, shard
+
+    tensors, scalars, statics, shard = or_tell(checked, group)
     if shard is None:
         made = call(linear_spec.linear_logp, tensors, scalars, statics, math)
     else:

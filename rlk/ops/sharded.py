@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from rlk.errors import RlkError
 from rlk.ops.active_rows import active, compacted
 from rlk.ops.head_bias import bias_gradient
 from rlk.ops.support import words_from
@@ -19,8 +20,16 @@ from rlk.runtime.binding.checks import has_dtype, is_tensor, wrong_type, wrong_v
 from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.binding.selection import check_differentiable, invoke, model
 from rlk.runtime.call import library
+from rlk.runtime.call.alike import refuse
 from rlk.runtime.call.autograd import differentiated, once
-from rlk.runtime.call.collective import of_same_facts, ordered_gather, process_group, sum_over_ranks
+from rlk.runtime.call.collective import (
+    SUMS,
+    of_same_facts,
+    one_process,
+    ordered_gather,
+    process_group,
+    sum_over_ranks,
+)
 from rlk.runtime.call.dispatch import dispatch
 from rlk.runtime.call.entry import _modes, call, observing
 from rlk.specs.linear_logp import linear_logp, linear_logp_backward, linear_logp_join
@@ -32,6 +41,10 @@ NO_GROUP = ""  # its name in a schema
 NO_ID = -(2**63)
 """An id that no shard has: rows that do not count are said by the mask alone."""
 
+OF_WEIGHT = ("weight", "bias")
+"""The inputs that have no dim of rows."""
+
+Made = TypeVar("Made")
 Statics = Mapping[str, Any]
 
 
@@ -96,13 +109,36 @@ def sharded_linear_logp(
     if observing():  # a rank first runs the operator on its shard
         shard.checked()
         return call(linear_logp, tensors, scalars, statics, math)
-    buffer = {} if shard.weight_grad is None else {"weight_grad_out": shard.weight_grad}
-    check_plain(OP, tensors | buffer)
     if torch.compiler.is_compiling() or _modes():
         return _through_dispatcher(tensors, scalars, statics, math, shard.checked())
     if shard.ranks == 1 or _alike.get():
         return _differentiable(tensors, scalars, statics, math, shard.checked())
     return of_same_arguments(tensors, scalars, statics, math, shard)
+
+
+def check_call(tensors: Tensors, math: str | None, shard: Shard) -> None:
+    """Raise LaunchError for what no rank can call a shared head with."""
+    if not observing():
+        buffer = {} if shard.weight_grad is None else {"weight_grad_out": shard.weight_grad}
+        check_plain(OP, tensors | buffer)
+        model(math, OP)
+        if torch.is_grad_enabled():
+            check_differentiable(linear_logp, tensors)
+
+
+def or_tell(make: Callable[[], Made], group: object, kinds: type[Exception] = Exception) -> Made:
+    """Return make(), which sends nothing; if it raises, the ranks of a group are told what.
+
+    kinds: of errors that they are told.
+    """
+    if group is None or torch.compiler.is_compiling() or observing() or _modes() or _alike.get():
+        return make()
+    try:
+        return make()
+    except kinds as error:
+        if not one_process() and isinstance(group, dist.ProcessGroup) and group.size() > 1:
+            refuse(group, error, kind=SUMS)
+        raise
 
 
 def of_same_arguments(
@@ -112,23 +148,38 @@ def of_same_arguments(
     assert shard.group is not None
     hidden, ids = tensors["hidden"], tensors["ids"]
     summed = torch.is_grad_enabled() and hidden.requires_grad
-    names, numbers = tuple(sorted(tensors)), tuple(sorted(scalars.items()))
+    rows, device, numbers = ids.numel(), hidden.device.type, tuple(sorted(scalars.items()))
     beside = shard.start - shard.group.rank() * shard.size  # 0 on every rank
-    shapes = ids.numel(), shard.size, hidden.shape[-1], hidden.dtype, hidden.device.type
-    terms = (OP, *shapes, names, numbers, tuple(sorted(statics.items())), math, summed, beside)
+    forms = tuple(_form(name, tensors) for name in sorted(tensors))
+    terms = (OP, rows, device, forms, numbers, tuple(sorted(statics.items())), math, summed, beside)
 
     def facts() -> dict[str, str]:
-        rows, size, columns, dtype, device = shapes
-        found = {"call": OP, "rows of hidden": str(rows), "rows of weight": str(size)}
-        found |= {"columns": str(columns), "dtype": str(dtype), "device of hidden": device}
+        found = {"call": OP, "rows of hidden": str(rows), "device of hidden": device}
+        for name, dtype, per_row, shape, other in forms:
+            dims = ", ".join((*["rows"] * per_row, *map(str, shape)))
+            found[name] = f"{dtype} [{dims}]{f' on {other}' * bool(other)}"
         found |= {"vocab_start": str(shard.start) if beside else "that of equal shards"}
         found |= {name: str(value) for name, value in (*numbers, *statics.items(), ("math", math))}
-        return found | {"inputs": ", ".join(names), "gradient of hidden": "summed" if summed else "none"}
+        return found | {"gradient of hidden": "summed" if summed else "none"}
 
     def run() -> Tensors:
-        return _differentiable(tensors, scalars, statics, math, shard.checked())
+        def made() -> Tensors:
+            return _differentiable(tensors, scalars, statics, math, shard.checked())
+
+        return or_tell(made, shard.group, RlkError)
 
     return of_same_facts(run, (shard.group,), OP, terms, facts, "rows of hidden")
+
+
+def _form(name: str, tensors: Tensors) -> tuple[str, torch.dtype, bool, tuple[int, ...], str]:
+    """Return what ranks have alike of a tensor, and the device if it is not that of hidden.
+
+    Name, dtype, whether it has the rows of ids, and its other dims.
+    """
+    x, ids, on = tensors[name], tensors["ids"], tensors["hidden"].device
+    rows = ids.dim()
+    per_row = name not in OF_WEIGHT and x.shape[:rows] == ids.shape
+    return name, x.dtype, per_row, tuple(x.shape[rows * per_row :]), "" if x.device == on else str(x.device)
 
 
 _alike: ContextVar[bool] = ContextVar("alike", default=False)
@@ -150,7 +201,6 @@ def _differentiable(
     needed = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
     if not needed:
         return forward(tensors, scalars, statics, math, shard)
-    check_differentiable(linear_logp, tensors)
     names = ("logp", "lse", "entropy") if "entropy" in statics["needs"] else ("logp", "lse")
     made = _Head.apply((tensors, scalars, statics, math, shard, names), *tensors.values())
     return dict(zip(names, made, strict=True))

@@ -12,7 +12,7 @@ import rlk
 from rlk.env import UNSET, Env
 from rlk.integrations.patching import Patched
 from rlk.runtime.binding.checks import positive
-from rlk.runtime.call.alike import check_alike, compare, default_seconds, exchanged, text_of
+from rlk.runtime.call.alike import REFUSED, check_alike, compare, default_seconds, exchanged, said_of, text_of
 from rlk.runtime.call.collective import process_group, runs_alone
 
 NAME = "agree"
@@ -54,10 +54,20 @@ def agree_at_start(
     """Compare what the ranks of a model are about to share, as `agree` does, before any of them sends.
 
     A rank waits for the others as long as the timeout of the default group's store: that of
-    init_process_group, unless it was given a store. Raises LaunchError of `op`.
+    init_process_group, unless it was given a store. Raises LaunchError of `op`; where one rank has no facts,
+    such as the numerics of a device that it lacks, it raises why, and the others that it did.
     """
-    if group.size() > 1:
-        check_alike(op, told_at_start(op, group, facts_at_start(model, group, **facts)))
+    if group.size() == 1:
+        return
+    refusal: Exception | None = None
+    try:
+        own = facts_at_start(model, group, **facts)
+    except Exception as error:
+        refusal, own = error, {REFUSED: said_of(error)}
+    every = told_at_start(op, group, own)
+    if refusal is not None:
+        raise refusal
+    check_alike(op, every)
 
 
 def facts_at_start(

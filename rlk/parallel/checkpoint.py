@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from rlk.errors import Code, LaunchError, RlkError
+from rlk.errors import Code, LaunchError
 from rlk.nn.checkpoint import check_tensors, dtype_of, load_tensors, read_checkpoint, write_checkpoint
 from rlk.nn.experts import stored
 from rlk.nn.model import CausalLM, check_device, check_dtype
@@ -23,7 +23,7 @@ from rlk.parallel.models import shared
 from rlk.parallel.plan import OP, Styles, check_shares, cuts_of, group_of, ranks_in
 from rlk.parallel.styles import Plan, plan_facts, resolved
 from rlk.runtime.binding.checks import wrong_type
-from rlk.runtime.call.alike import SHOWN, check_alike
+from rlk.runtime.call.alike import SHOWN, check_alike, said_of
 from rlk.sync.shards import reshard, whole
 
 LOAD, SAVE = "rlk.parallel.from_pretrained", "rlk.parallel.save_pretrained"
@@ -47,10 +47,13 @@ def from_pretrained(
 
     A rank reads the parts of the files' tensors that it keeps, and never has memory for a whole weight that
     ranks share. Arguments are those of `CausalLM.from_pretrained` and `parallelize`. Everything is checked
-    before memory is taken. Raises LaunchError; where one rank cannot load, for any reason, all raise, and
-    where ranks loaded other numerics or shapes, as `parallelize` does.
+    before memory is taken. Raises LaunchError; where one rank of a group cannot load, for any reason, all
+    raise, and where ranks loaded other numerics or shapes, as `parallelize` does.
     """
-    group = group_of(mesh, tp)
+    try:
+        group = group_of(mesh, tp)
+    except LaunchError as error:  # no group to tell it to
+        raise error.reworded(op={OP: LOAD}) from None
     failure: Exception | None = None
     facts: dict[str, str] = {}
     try:
@@ -78,7 +81,7 @@ def save_pretrained(
     Every rank of one group calls it; the first gathers the weights on its host, one after the other, and
     writes them. Where FSDP2 shards these, or whole weights, the ranks of its mesh call it; with other data
     parallelism the ranks of one replica alone call it. Raises LaunchError; where the first rank cannot write,
-    it raises what stopped it, the others LaunchError.
+    it raises what stopped it, the others LaunchError. They wait for one that cannot gather a weight.
     """
     if not isinstance(model, CausalLM):
         wanted = "rlk.nn.CausalLM: rlk.sync.transfer(model, whole) into one, and save that"
@@ -131,7 +134,7 @@ def _raise_on_all(
 
     They tell each other so, and facts, through the store. Returns the facts of each rank of the last group.
     """
-    stopped = {} if failure is None else {dist.get_rank(): _said(failure)}
+    stopped = {} if failure is None else {dist.get_rank(): said_of(failure)}
     every: dict[int, dict[str, str]] = {}
     for group in groups:  # dims of a mesh: after the last one all ranks know
         if group.size() > 1:
@@ -146,11 +149,6 @@ def _raise_on_all(
         what, instead = f"ranks that cannot {doing}: {which}", "see what they raised"
         raise LaunchError(Code.CHECKPOINT_FILE, path=os.fspath(path), what=what, instead=instead)
     return every
-
-
-def _said(error: Exception) -> str:
-    said = str(error).partition("\n")[0]
-    return said if isinstance(error, RlkError) else f"{type(error).__name__}: {said}"
 
 
 def _loaded(

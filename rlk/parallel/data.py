@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from rlk.errors import Code, LaunchError
 from rlk.nn.ranks import Ranks
 from rlk.optim.shards import MAIN
 from rlk.runtime.binding.checks import integer, wrong_type, wrong_value
-from rlk.runtime.call.alike import compare, default_seconds
+from rlk.runtime.call.alike import check_alike, default_seconds, exchanged
 from rlk.runtime.call.collective import (
     chain_over_ranks,
     process_group,
@@ -31,6 +32,8 @@ from rlk.sync.shards import reshard
 NAME = "accumulate_in_order"
 SHOWN = 4
 """Names that an error lists."""
+COUNT = "count of numbers()"
+"""The fact that ranks compare."""
 _called: WeakSet[torch.nn.Module] = WeakSet()
 """Models whose hooks are there."""
 
@@ -73,7 +76,7 @@ def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
         if module is not model and isinstance(module, inner):
             wanted = f"the module that is wrapped: {name} is a {type(module).__name__}"
             raise wrong_value(NAME, "model", type(model).__name__, wanted)
-    if model in _called:
+    if not _parts(model).isdisjoint(part for each in _called for part in _parts(each)):
         wanted = "a model once: go on with what the first call returned"
         raise wrong_value(NAME, "model", "one that it was called with before", wanted)
     made: OrderedGradients
@@ -85,6 +88,11 @@ def accumulate_in_order(model: torch.nn.Module) -> OrderedGradients:
         made = _OneProcess(model)
     _called.add(model)
     return made
+
+
+def _parts(model: torch.nn.Module) -> set[torch.nn.Module]:
+    """Return a model, and the one that DDP wraps, whose parameters it has."""
+    return {model, model.module} if isinstance(model, DistributedDataParallel) else {model}
 
 
 def global_count(count: int | torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
@@ -118,8 +126,8 @@ class OrderedGradients(ABC):
     ) -> None:
         _check_apart(model, groups)
         self.model, self.rank, self.ranks, self.groups = model, rank, ranks, groups
-        self.counts: set[int] = set()
-        """Of micro-batches, those that ranks have compared."""
+        self.counts: set[str] = set()
+        """Of micro-batches, those that ranks have compared, as text."""
         self.present = ranks
         """The ranks that have a micro-batch in this round: the first of them."""
         self.round, self.number = -1, -1
@@ -137,15 +145,11 @@ class OrderedGradients(ABC):
         gives is left out. Raises LaunchError where a backward did not exchange all gradients.
 
         count is the same on all ranks. A new one is compared between them through the store, before anything
-        is sent: RANKS_DIFFER on all of them; RANKS_MISSING after the timeout of the store, on those alone to
-        which it is new, where it is one that others have compared before.
+        is sent or refused: RANKS_DIFFER on all of them; RANKS_MISSING after the timeout of the store, on
+        those alone to which it is new, where it is one that others have compared before.
         """
+        self.compare(str(count) if type(count) is int else f"{type(count).__name__} {count}")
         count = integer(NAME, "count", count, 1)
-        if count not in self.counts:
-            for group in self.groups:
-                own = {"count of numbers()": str(count)}
-                compare(NAME, group, default_seconds(), own, kind=NAME, of=f" with count={count}")
-            self.counts.add(count)
         self.forget()
         for each in range(-(-count // self.ranks)):
             self.round = each
@@ -159,6 +163,19 @@ class OrderedGradients(ABC):
             if found := self.unfinished():
                 raise self.wrong(found)
         self.round = -1
+
+    def compare(self, count: str) -> None:
+        """Raise LaunchError on all ranks where they differ in a count that is new."""
+        if count in self.counts:
+            return
+        known = {str(dist.get_rank()): count} if self.groups else {}
+        for group in self.groups:  # dims of a mesh: after the last one all ranks know what all said
+            own = {COUNT: json.dumps(known)}
+            of = f" with count={count}"
+            for told in exchanged(NAME, group, default_seconds(), own, kind=NAME, of=of).values():
+                known |= json.loads(told[COUNT])
+        check_alike(NAME, {int(rank): {COUNT: known[rank]} for rank in sorted(known, key=int)})
+        self.counts.add(count)
 
     def wrong(self, found: str) -> LaunchError:
         """Return the error for what a backward pass did."""

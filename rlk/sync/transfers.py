@@ -64,17 +64,20 @@ def transfer(source: torch.nn.Module | Holder, target: torch.nn.Module | Holder)
 
 
 def gathered(
-    source: torch.nn.Module, *, dtype: torch.dtype | None = None
+    source: torch.nn.Module | Holder, *, dtype: torch.dtype | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the whole weights of a model by their Hugging Face names: what an engine's `load_weights` takes.
+    """Return an iterator of whole weights by their Hugging Face names: what an engine's `load_weights` takes.
 
     source: as of `transfer`. Every rank draws all of them, each gathered when it is drawn; weights that no
     ranks share are the model's memory. dtype: floats are rounded to it, by default to none. A head that is
     the embedding is left out, and experts of which files have a tensor each come one by one. Compare digests
-    of both sides afterwards (`rlk.sync.check`). Raises LaunchError.
+    of both sides afterwards (`rlk.sync.check`). Raises LaunchError, before the first is drawn.
     """
     float_dtype(GATHERED, dtype)
-    held = _parameters(GATHERED, "source", source)
+    return _drawn(_parameters(GATHERED, "source", unpatched(source)), dtype)
+
+
+def _drawn(held: Mapping[str, Held], dtype: torch.dtype | None) -> Iterator[tuple[str, torch.Tensor]]:
     named = names_of_files(held)
     for name, each in held.items():
         for key, x in named({name: whole(each.weight)}).items():

@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 import numpy as np
@@ -15,14 +16,14 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
 from rlk.digest import digest_bytes
-from rlk.errors import Code, LaunchError
+from rlk.errors import Code, LaunchError, RlkError
 
 SHOWN = 8
 """Facts that an error names, and numbers of a short tensor that it shows."""
 REFUSED = "refused"
-"""The tokens that a rank tells which refused its ids."""
+"""The tokens of a rank that refused its ids; and the fact, alone, that says what a rank raises."""
 VERSIONS, MODEL = ("rlk", "torch"), ("numerics id", "leaves")
-SHAPE = re.compile(r"\w+ \[[\d, ]*\]")
+SHAPE = re.compile(r"\w+ \[[\d, ]*\]( frozen)?")
 """The dtype and shape of a parameter."""
 CALL = (
     "call", "tokens", "digest of ids", "cu_seqlens", "context_lens", "temperature", "needs", "support",
@@ -75,6 +76,27 @@ def exchanged(
     return every
 
 
+def refuse(group: dist.ProcessGroup, error: Exception, *, kind: str) -> None:
+    """Tell the ranks of a group what this one raises instead of comparing facts; wait for none of them.
+
+    Those that come to this comparison raise RANKS_DIFFER; a rank that compares nothing finds it by
+    `check_none_waits`.
+    """
+    rank, members = dist.get_rank(), dist.get_process_group_ranks(group)
+    key, _ = _keys(kind, members)
+    _calls[kind, _name(members)] += 1
+    with suppress(RuntimeError):  # the store is gone: the error itself is raised
+        store = _get_default_store()
+        store.set(f"{key}/{rank}", json.dumps({REFUSED: said_of(error)}))
+        store.set(f"{key}/{rank}/read", "")
+
+
+def said_of(error: Exception) -> str:
+    """Return what other ranks are told of an error: its first line."""
+    said = str(error).partition("\n")[0]
+    return said if isinstance(error, RlkError) else f"{type(error).__name__}: {said}"
+
+
 def default_seconds() -> float:
     """Return the timeout of the default group's store: that of init_process_group, unless it got a store."""
     return float(_get_default_store().timeout.total_seconds())
@@ -119,7 +141,12 @@ def _wait(
 
 
 def check_alike(op: str, every: Mapping[int, Mapping[str, str]]) -> None:
-    """Raise LaunchError with the facts, by name, that are not the same on all ranks, the keys of `every`."""
+    """Raise LaunchError with the facts, by name, that are not the same on all ranks, the keys of `every`.
+
+    Where a rank refused, that alone is named.
+    """
+    if any(REFUSED in facts for facts in every.values()):
+        every = {r: {REFUSED: facts[REFUSED]} if REFUSED in facts else {} for r, facts in every.items()}
     if lines := differences(every):
         more = [f"    and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
         text = "\n".join([f"    {line}" for line in lines[:SHOWN]] + more)
@@ -137,10 +164,11 @@ def _remedy(every: Mapping[int, Mapping[str, str]]) -> str:
             continue
         if name in VERSIONS:
             found["start all ranks with one version of rlk and of torch"] = None
-        elif name in MODEL or any(SHAPE.match(value) for value in values):
+        elif name in MODEL or any(SHAPE.fullmatch(value) for value in values):
             found["give all ranks one model, with the same leaves and frozen parameters"] = None
-        elif REFUSED in values:
-            found[f"see the error of rank {[*every][values.index(REFUSED)]}"] = None
+        elif name == REFUSED or REFUSED in values:
+            rank = next(r for r, facts in every.items() if name in facts and REFUSED in (name, facts[name]))
+            found[f"see the error of rank {rank}"] = None
         elif name in CALL:
             found[SAME_CALLS] = None
         else:

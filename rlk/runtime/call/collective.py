@@ -169,8 +169,10 @@ def gather_over_ranks(x: torch.Tensor, group: Group, op: str) -> torch.Tensor:
 
 # --- terms that ranks have alike --------------------------------------------------------------------------
 
-_compared: WeakKeyDictionary[dist.ProcessGroup, set[Hashable]] = WeakKeyDictionary()
-"""Of each group, what its ranks compared: the host's time of later calls is a look-up."""
+_compared: WeakKeyDictionary[dist.ProcessGroup, dict[Hashable, None]] = WeakKeyDictionary()
+"""Of each group, what its ranks compared last: the host's time of later calls is a look-up."""
+KNOWN = 4096
+"""Terms of a group that are known; all of its ranks forget the oldest together."""
 SUMS = "sums"
 
 
@@ -224,12 +226,14 @@ def of_same_facts(
         return facts() | {"RLK_TRANSPORT": Env.current().transport or UNSET}
 
     for each in reversed(groups):
-        seen = _compared.get(each)
-        if seen is None or terms not in seen:
+        seen = _compared.setdefault(each, {})
+        if terms not in seen:
             if each.size() > 1:
                 mine = told()
                 compare(op, each, default_seconds(), mine, kind=SUMS, of=f" of {mine[of]}, new here")
-            _compared.setdefault(each, set()).add(terms)
+            seen[terms] = None
+            while len(seen) > KNOWN:
+                del seen[next(iter(seen))]
     try:
         return run()
     except RuntimeError:  # LaunchError is none
