@@ -10,6 +10,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ from rlk.parallel import (
 from rlk.parallel.plan import Cut, check_shares, cuts_of
 from rlk.parallel.styles import resolved
 from rlk.runtime.call.collective import SHARE, Share, share_of
+from rlk.runtime.call.parts import PartOfWeight
 from rlk.sync import digest
 from rlk.testing.bits import assert_same_bits, differing
 
@@ -283,6 +285,15 @@ def test_state_dicts_of_shares_are_refused_by_dcp(tmp_path: Path, initialized: N
     optimizer.load_state_dict(optimizer.state_dict())
     assert {type(x) for each in optimizer.state.values() for x in each.values()} == {int, torch.Tensor}
     model.load_state_dict(model.state_dict())
+    held = model.state_dict()["model.embed_tokens.weight"]
+    with pytest.raises(LaunchError, match="expected whole tensors: give the model"):
+        digest({"model.embed_tokens.weight": held})
+    assert type(held) is type(held.detach()) is PartOfWeight  # the control of what follows
+    assert type(torch.cat([held, held])) is type(held[0]) is type(held + 1) is torch.Tensor
+    assert ForkingPickler._extra_reducers[PartOfWeight](held)[1][0] is torch.Tensor
+    model.load_state_dict(model.state_dict(), assign=True)
+    assert {type(p) for p in model.parameters()} == {torch.nn.Parameter}
+    assert not any(isinstance(p, PartOfWeight) for p in model.parameters())
 
 
 def metadata_of(state: dict[str, Any]) -> dcp.Metadata:

@@ -18,7 +18,7 @@ from rlk.integrations.patching import Patched
 from rlk.runtime.binding.checks import wrong_type
 from rlk.runtime.call.collective import share_of
 from rlk.runtime.call.marked import mark_anew
-from rlk.runtime.call.parts import part
+from rlk.runtime.call.parts import part, plain
 from rlk.sync.shards import check_target, reshard, shape_of
 
 NAME = "sharded_state_dict"
@@ -72,6 +72,7 @@ def mark_parts(module: torch.nn.Module, names: Collection[str]) -> None:
     """Let parameters of a module, of which a rank has a part, say so in state dicts."""
     if names:
         module.register_state_dict_post_hook(partial(_mark, tuple(names)))
+        module.register_load_state_dict_pre_hook(partial(_unmark, tuple(names)))
 
 
 def _mark(names: tuple[str, ...], module: torch.nn.Module, state: Any, prefix: str, _: object) -> None:
@@ -79,3 +80,9 @@ def _mark(names: tuple[str, ...], module: torch.nn.Module, state: Any, prefix: s
         x = state.get(f"{prefix}{name}")
         if x is not None and not isinstance(x, torch.nn.Parameter):  # keep_vars=True
             state[f"{prefix}{name}"] = part(x)
+
+
+def _unmark(names: tuple[str, ...], module: torch.nn.Module, state: Any, prefix: str, *_: object) -> None:
+    for name in names:  # which load_state_dict(assign=True) would make parameters
+        if isinstance(x := state.get(f"{prefix}{name}"), torch.Tensor):
+            state[f"{prefix}{name}"] = plain(x)

@@ -18,6 +18,7 @@ from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn.experts import by_expert
 from rlk.runtime.binding.checks import wrong_type, wrong_value
 from rlk.runtime.call.marked import mark_anew
+from rlk.runtime.call.parts import plain as without_mark
 from rlk.sync.blocks import Weight, digests_of
 from rlk.sync.parts import OP, Layout, Part, by_canonical_name, layout_of_model, resolved
 from rlk.sync.shards import check_shard, is_shard, part_of, whole
@@ -220,6 +221,8 @@ def _digests_of_shards(shards: Shards, dtype: torch.dtype | None, named: Named) 
 def _check(name: str, x: torch.Tensor) -> None:
     """Raise LaunchError for a shard of ranks that can be told, and for a tensor without dense memory."""
     check_shard(OP, name, x)
+    if without_mark(x) is not x:
+        raise wrong_value(OP, name, "a rank's part of a weight", "whole tensors: give the model")
     if getattr(x, "_is_flat_param", False):
         raise wrong_value(OP, name, "a FlatParameter of FSDP1", "whole tensors: take a FULL_STATE_DICT first")
     if hasattr(x, "ds_id") and getattr(getattr(x, "ds_status", None), "name", None) != "AVAILABLE":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import reduce_tensor
 
 from rlk.errors import Code, LaunchError
 
@@ -14,8 +16,17 @@ class PartOfWeight(torch.Tensor):
     """A rank's part of a weight, or of what belongs to one, as a state dict holds it: refused by DCP.
 
     torch.distributed.checkpoint keeps one tensor of each name, so that the parts of the other ranks would be
-    lost. Copies, casts and moves of a part are parts; pickled, it is a plain tensor.
+    lost. Copies and moves of a part, and its `to`, are parts; results of other functions are plain
+    tensors, and so is what is pickled. rlk's operators and torch.func.functional_call take
+    parts no more than other subclasses.
     """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return a part of what copies one, a plain tensor otherwise."""
+        with torch._C.DisableTorchFunctionSubclass():
+            made = func(*args, **(kwargs or {}))
+            return made.as_subclass(cls) if func in KEPT else made
 
     def __create_write_items__(self, name: str, value: object) -> NoReturn:
         """Refuse to be saved."""
@@ -33,6 +44,14 @@ class PartOfWeight(torch.Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Return the pickled form of a plain tensor, which torch.load takes with weights_only."""
         return plain(self).__reduce_ex__(protocol)
+
+
+KEPT = {
+    *(getattr(torch.Tensor, name) for name in ("detach", "clone", "to", "cpu", "cuda", "contiguous")),
+    *(torch.clone, torch.ops.aten.detach.default, torch.ops.aten.clone.default),
+    torch.ops.aten._to_copy.default,
+}
+"""Functions whose result is as much a part as their tensor; those of aten are of DTensors' local ones."""
 
 
 def _refusal(name: str) -> LaunchError:
@@ -64,3 +83,6 @@ def plain(x: torch.Tensor) -> torch.Tensor:
         elif isinstance(x, PartOfWeight):
             made = x.as_subclass(torch.Tensor)
     return made  # type: ignore[no-any-return]
+
+
+ForkingPickler.register(PartOfWeight, lambda x: reduce_tensor(plain(x)))  # queues share memory by exact type
