@@ -17,8 +17,8 @@ import torch
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn.experts import by_expert
 from rlk.runtime.binding.checks import wrong_type, wrong_value
+from rlk.runtime.binding.parts import plain as without_mark
 from rlk.runtime.call.marked import mark_anew
-from rlk.runtime.call.parts import plain as without_mark
 from rlk.sync.blocks import Weight, digests_of
 from rlk.sync.parts import OP, Layout, Part, by_canonical_name, layout_of_model, resolved
 from rlk.sync.shards import check_shard, is_shard, part_of, whole
@@ -72,14 +72,19 @@ def _hashed(*parts: bytes) -> str:
 
 
 class Holder(Protocol):
-    """A thing with a model, such as `rlk.patch` returns."""
+    """What `rlk.patch` returns."""
 
     model: torch.nn.Module
+
+    def undo(self) -> None:
+        """Put the model back."""
 
 
 def unpatched(source: Any) -> Any:
     """Return the model of what `rlk.patch` returned, anything else as it is."""
-    held = None if isinstance(source, torch.nn.Module | Mapping) else getattr(source, "model", None)
+    if isinstance(source, torch.nn.Module | Mapping) or not hasattr(source, "undo"):
+        return source  # a trainer has a model too
+    held = getattr(source, "model", None)
     return held if isinstance(held, torch.nn.Module) else source
 
 

@@ -8,7 +8,11 @@ from weakref import WeakSet
 import torch
 
 sharing: WeakSet[Any] = WeakSet()
-"""Models of this process whose weights ranks share; their `named_parameters` marks the shares."""
+"""Models of this process whose weights ranks share.
+
+The `named_parameters` of rlk's own models and of patched ones marks the shares; Megatron's marks nothing, and
+its shares keep their marks.
+"""
 
 
 def mark_anew(model: torch.nn.Module | None = None) -> None:

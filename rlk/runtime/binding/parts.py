@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 import torch
-from torch.distributed.tensor import DTensor
-from torch.multiprocessing.reductions import reduce_tensor
 
 from rlk.errors import Code, LaunchError
 
@@ -16,17 +15,21 @@ class PartOfWeight(torch.Tensor):
     """A rank's part of a weight, or of what belongs to one, as a state dict holds it: refused by DCP.
 
     torch.distributed.checkpoint keeps one tensor of each name, so that the parts of the other ranks would be
-    lost. Copies and moves of a part, and its `to`, are parts; results of other functions are plain
-    tensors, and so is what is pickled. rlk's operators and torch.func.functional_call take
-    parts no more than other subclasses.
+    lost. Copies, casts and moves of a part are parts, also through queues of processes. Results of other
+    functions are plain tensors, and so is what torch.save writes.
     """
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return a part of what copies one, a plain tensor otherwise."""
+        """Return a part of what copies one, what else computes of it as a plain tensor."""
+        options = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            made = func(*args, **(kwargs or {}))
-            return made.as_subclass(cls) if func in KEPT else made
+            made = func(*args, **options)
+            # DCP stages a copy in what it makes so, without dims
+            staged = func is torch.Tensor.new_empty and "device" in options and not made.dim()
+            if (staged or func in KEPT) and isinstance(made, torch.Tensor) and not isinstance(made, cls):
+                return made.as_subclass(cls)
+            return made
 
     def __create_write_items__(self, name: str, value: object) -> NoReturn:
         """Refuse to be saved."""
@@ -36,9 +39,13 @@ class PartOfWeight(torch.Tensor):
         """Refuse to be loaded."""
         raise _refusal("state_dict")
 
+    def __copy__(self) -> torch.Tensor:
+        """Return a part of the same memory."""
+        return part(self).requires_grad_(self.requires_grad)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        """Return a copy, which is a part."""
-        made = memo[id(self)] = part(plain(self).clone())
+        """Return a copy, which is a part; of parts of one memory, copies of one memory."""
+        made = memo[id(self)] = part(deepcopy(plain(self), memo)).requires_grad_(self.requires_grad)
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -46,12 +53,13 @@ class PartOfWeight(torch.Tensor):
         return plain(self).__reduce_ex__(protocol)
 
 
-KEPT = {
-    *(getattr(torch.Tensor, name) for name in ("detach", "clone", "to", "cpu", "cuda", "contiguous")),
-    *(torch.clone, torch.ops.aten.detach.default, torch.ops.aten.clone.default),
-    torch.ops.aten._to_copy.default,
-}
-"""Functions whose result is as much a part as their tensor; those of aten are of DTensors' local ones."""
+METHODS = (
+    *("clone", "contiguous", "cpu", "cuda", "detach", "pin_memory", "to", "view_as"),
+    *("bfloat16", "double", "float", "half", "type"),
+)
+DATA: Any = torch.Tensor.data
+KEPT = {torch.clone, torch.detach, DATA.__get__, *(getattr(torch.Tensor, name) for name in METHODS)}
+"""Functions whose result is as much a part as their tensor."""
 
 
 def _refusal(name: str) -> LaunchError:
@@ -66,23 +74,24 @@ def _refusal(name: str) -> LaunchError:
 
 def part(x: torch.Tensor) -> torch.Tensor:
     """Return the same memory as a part of a weight: of a DTensor, one whose local tensor is a part."""
-    if not isinstance(x, DTensor):
-        return x.detach().as_subclass(PartOfWeight)  # type: ignore[no-any-return]
     made: Any = x.detach()
+    if not hasattr(made, "_local_tensor"):
+        return made.as_subclass(PartOfWeight)  # type: ignore[no-any-return]
     made._local_tensor = made._local_tensor.as_subclass(PartOfWeight)
     return made  # type: ignore[no-any-return]
 
 
 def plain(x: torch.Tensor) -> torch.Tensor:
-    """Return the same memory as a plain tensor, or a DTensor of one."""
+    """Return the memory of a part as a plain tensor, or a DTensor of one; anything else as it is."""
     made: Any = x
     with torch._C.DisableTorchFunctionSubclass():
-        if isinstance(x, DTensor) and isinstance(x._local_tensor, PartOfWeight):
+        if isinstance(x, PartOfWeight):
+            made = x.detach().as_subclass(torch.Tensor)
+        elif isinstance(getattr(x, "_local_tensor", None), PartOfWeight):  # a DTensor
             made = x.detach()
-            made._local_tensor = plain(x._local_tensor)
-        elif isinstance(x, PartOfWeight):
-            made = x.as_subclass(torch.Tensor)
+            made._local_tensor = plain(made._local_tensor)
     return made  # type: ignore[no-any-return]
 
 
-ForkingPickler.register(PartOfWeight, lambda x: reduce_tensor(plain(x)))  # queues share memory by exact type
+# torch registers how memory goes to other processes for its own classes alone
+ForkingPickler.register(PartOfWeight, lambda x: (part, (plain(x),)))
