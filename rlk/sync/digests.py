@@ -72,7 +72,7 @@ def _hashed(*parts: bytes) -> str:
 
 
 class Holder(Protocol):
-    """What `rlk.patch` returns."""
+    """A patch of a model, such as `rlk.patch` returns."""
 
     model: torch.nn.Module
 
