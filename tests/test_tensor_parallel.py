@@ -25,6 +25,7 @@ import torch.distributed.checkpoint as dcp
 from nn_cases import QWEN3
 from rank_cases import Found
 from tensor_parallel_cases import MODELS, SHARED, WAYS, of_eight, way
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -52,7 +53,7 @@ from rlk.parallel import (
 )
 from rlk.parallel.plan import Cut, check_shares, cuts_of
 from rlk.parallel.styles import resolved
-from rlk.runtime.binding.parts import PartOfWeight
+from rlk.runtime.binding.parts import PartOfWeight, part
 from rlk.runtime.call.collective import SHARE, Share, share_of
 from rlk.sync import digest
 from rlk.testing.bits import assert_same_bits, differing
@@ -331,6 +332,8 @@ def test_parts_of_weights_are_tensors_like_others(initialized: None) -> None:
     digest({name: held.float() + 0})  # the control: what others computed of it
     model.load_state_dict(model.state_dict(), assign=True)
     assert {type(p) for p in model.parameters()} == {torch.nn.Parameter}
+    with FakeTensorMode():
+        assert type(part(torch.empty(2))) is FakeTensor
 
 
 def metadata_of(state: dict[str, Any]) -> dcp.Metadata:

@@ -29,12 +29,12 @@ NAME = "sharded_state_dict"
 def sharded_state_dict(model: torch.nn.Module | Patched) -> dict[str, torch.Tensor]:
     """Return a model's state for torch.distributed.checkpoint (DCP), whose tensors are the model's memory.
 
-    model: one that `parallelize` or `from_pretrained` shared, also under FSDP2, or any other. A rank's share
-    of a weight is a DTensor of the whole weight, all else what `state_dict()` has. So `dcp.save` writes whole
-    weights under the model's names, and `dcp.load` into the state of a model reads its parts of them into the
-    model, whichever ranks shared or sharded the model that was saved. Every rank calls dcp.save and dcp.load,
-    those of data parallelism too. These DTensors are for DCP alone: nothing computes with them. Raises
-    LaunchError.
+    model: one that `parallelize` or `from_pretrained` shared, also under FSDP2, one with layers of
+    `rlk.parallel`, or any other. A rank's share of a weight is a DTensor of the whole weight, all else what
+    `state_dict()` has. So `dcp.save` writes whole weights under the model's names, and `dcp.load` into the
+    state of a model reads its parts of them into the model, whichever ranks shared or sharded the model that
+    was saved. Every rank calls dcp.save and dcp.load, those of data parallelism too. These DTensors are for
+    DCP alone: nothing computes with them. Raises LaunchError.
     """
     whole = model.model if isinstance(model, Patched) else model
     if not isinstance(whole, torch.nn.Module):

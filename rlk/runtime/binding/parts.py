@@ -41,7 +41,7 @@ class PartOfWeight(torch.Tensor):
 
     def __copy__(self) -> torch.Tensor:
         """Return a part of the same memory."""
-        return part(self).requires_grad_(self.requires_grad)
+        return part(plain(self)).requires_grad_(self.requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         """Return a copy, which is a part; of parts of one memory, copies of one memory."""
@@ -73,12 +73,19 @@ def _refusal(name: str) -> LaunchError:
 
 
 def part(x: torch.Tensor) -> torch.Tensor:
-    """Return the same memory as a part of a weight: of a DTensor, one whose local tensor is a part."""
+    """Return the same memory as a part of a weight: of a DTensor, one whose local tensor is a part.
+
+    Tensors of other classes, as fake ones, stay what they are.
+    """
     made: Any = x.detach()
-    if not hasattr(made, "_local_tensor"):
-        return made.as_subclass(PartOfWeight)  # type: ignore[no-any-return]
-    made._local_tensor = made._local_tensor.as_subclass(PartOfWeight)
-    return made  # type: ignore[no-any-return]
+    if hasattr(made, "_local_tensor"):
+        made._local_tensor = _marked(made._local_tensor)
+        return made  # type: ignore[no-any-return]
+    return _marked(made)
+
+
+def _marked(x: torch.Tensor) -> torch.Tensor:
+    return x.as_subclass(PartOfWeight) if type(x) is torch.Tensor else x  # type: ignore[no-any-return]
 
 
 def plain(x: torch.Tensor) -> torch.Tensor:
