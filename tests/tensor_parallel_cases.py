@@ -493,6 +493,13 @@ def kept(line: DeviceMesh, square: DeviceMesh, folder: Path) -> Found:
     return {name: sync.digest(model, dtype=torch.bfloat16).total for name, (model, _) in models.items()}
 
 
+def metadata_of(state: dict[str, Any]) -> dcp.Metadata:
+    """Return what DCP writes of a state of one rank."""
+    planner = dcp.DefaultSavePlanner()
+    planner.set_up_planner(state, None, True)
+    return planner.create_global_plan([planner.create_local_plan()])[1]
+
+
 def own_layers(of: Ranks) -> torch.nn.Sequential:
     """Return layers of rlk.parallel in a model that is none of rlk's."""
     return torch.nn.Sequential(
@@ -519,7 +526,7 @@ def kept_layers(of: Ranks, folder: Path) -> Found:
 
 
 @torch.no_grad()
-def of_state(line: DeviceMesh) -> Found:
+def of_state(line: DeviceMesh, square: DeviceMesh) -> Found:
     """Return what a model computes of its own state dict, of another one, and with it as parameters."""
     model, ids = parallelize(tiny("qwen2"), line), batch()[0][0]
     name = "model.layers.0.mlp.down_proj.weight"
@@ -528,6 +535,9 @@ def of_state(line: DeviceMesh) -> Found:
     found["changed"] = functional_call(model, state | {name: state[name] + 1}, (ids,))
     found["gathered"] = ordered_gather(state[name], line.get_group())
     model.load_state_dict(state, assign=True)
+    both = fully_shard(parallelize(tiny("qwen2"), square, tp="tp"), mesh=square["dp"])
+    shard = both.state_dict()[name]
+    found["shard"], found["whole shard"] = refused(lambda: metadata_of({name: shard})), shard.full_tensor()
     found["shared"] = share_of(dict(model.named_parameters())[name]) is not None
     return found | {"assigned": model(ids)}
 
@@ -718,7 +728,7 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         "transferred": lambda: transferred(line, square, folder.parent / "sharded"),
         "kept": lambda: kept(line, square, folder.parent / "kept, too"),
         "kept layers": lambda: kept_layers(Ranks(line.get_group(), 4, line.get_rank()), folder / "own"),
-        "of state": lambda: of_state(line),
+        "of state": lambda: of_state(line, square),
         "stepped as whole": lambda: stepped_as_whole(trained(shared("qwen2", 2, False))),
         "disagreements": lambda: disagreements(line, folder),
         "refusals": lambda: refusals(line),

@@ -24,7 +24,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from nn_cases import QWEN3
 from rank_cases import Found
-from tensor_parallel_cases import MODELS, SHARED, WAYS, of_eight, way
+from tensor_parallel_cases import MODELS, SHARED, WAYS, metadata_of, of_eight, way
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -263,8 +263,11 @@ def test_weights_that_dcp_keeps_are_whole_ones(ranks: list[Found]) -> None:
 
 def test_a_state_dict_is_of_use_to_the_model_and_its_ranks(ranks: list[Found]) -> None:
     weight = tensor_parallel_cases.tiny("qwen2").model.layers[0].mlp.down_proj.weight
-    for found in ranks:
+    for rank, found in enumerate(ranks):
         made = found["of state"]
+        code, text = made.pop("shard")
+        assert code == "ARG_TYPE" and "down_proj.weight must be a whole weight or a DTensor, since" in text
+        assert_same_bits(made.pop("whole shard"), weight.chunk(2, 1)[rank % 2])
         assert_same_bits(made["called"], made["hidden"])
         assert_same_bits(made["assigned"], made["hidden"])
         assert differing(made["changed"], made["hidden"]) > 100  # the control: of another weight
@@ -334,13 +337,6 @@ def test_parts_of_weights_are_tensors_like_others(initialized: None) -> None:
     assert {type(p) for p in model.parameters()} == {torch.nn.Parameter}
     with FakeTensorMode():
         assert type(part(torch.empty(2))) is FakeTensor
-
-
-def metadata_of(state: dict[str, Any]) -> dcp.Metadata:
-    """Return what DCP writes of a state of one rank."""
-    planner = dcp.DefaultSavePlanner()
-    planner.set_up_planner(state, None, True)
-    return planner.create_global_plan([planner.create_local_plan()])[1]
 
 
 @pytest.mark.parametrize("sp", [False, True])
