@@ -91,6 +91,8 @@ def _marked(x: torch.Tensor) -> torch.Tensor:
 def plain(x: torch.Tensor) -> torch.Tensor:
     """Return the memory of a part as a plain tensor, or a DTensor of one; anything else as it is."""
     made: Any = x
+    if type(x) is torch.Tensor:  # what collectives of a step have
+        return x
     with torch._C.DisableTorchFunctionSubclass():
         if isinstance(x, PartOfWeight):
             made = x.detach().as_subclass(torch.Tensor)
