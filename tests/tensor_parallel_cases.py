@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,10 +21,12 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from nn_cases import integers
 from rank_cases import Found, member, refused
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ParallelStyle
+from torch.func import functional_call
 
 import rlk
 import rlk.integrations.patching
@@ -470,12 +473,17 @@ def kept(line: DeviceMesh, square: DeviceMesh, folder: Path) -> Found:
     """Return digests of models that DCP loaded: from shards of shares of two, and from shares of four."""
     both = fully_shard(parallelize(tiny("qwen2"), square, tp="tp").float(), mesh=square["dp"])
     dcp.save(sharded_state_dict(both), checkpoint_id=folder.parent / "kept")
-    dcp.async_save(sharded_state_dict(parallelize(tiny("qwen2"), line)), checkpoint_id=folder).result()
+    four = parallelize(tiny("qwen2"), line)
+    four.model.layers = torch.nn.ModuleList(map(checkpoint_wrapper, four.model.layers))
+    dcp.async_save(sharded_state_dict(four), checkpoint_id=folder).result()
+    tied = patched_of("qwen3, tied") if TRANSFORMERS else tiny("qwen3, tied")
+    dcp.save(sharded_state_dict(parallelize(tied, square, tp="tp")), checkpoint_id=folder.parent / "tied")
     models = {
-        "shares of four": (parallelize(tiny("qwen2"), line), folder.parent / "kept"),
+        "shares of four": (four, folder.parent / "kept"),
         "shards of shares of two": (both, folder),
         "whole": (tiny("qwen2"), folder),
         "shards of four": (fully_shard(tiny("qwen2").float(), mesh=line), folder.parent / "kept"),
+        "tied": (parallelize(tiny("qwen3, tied"), line), folder.parent / "tied"),
     }
     for model, path in models.values():
         with torch.no_grad():
@@ -483,6 +491,55 @@ def kept(line: DeviceMesh, square: DeviceMesh, folder: Path) -> Found:
                 p.zero_()
         dcp.load(sharded_state_dict(model), checkpoint_id=path)
     return {name: sync.digest(model, dtype=torch.bfloat16).total for name, (model, _) in models.items()}
+
+
+def metadata_of(state: dict[str, Any]) -> dcp.Metadata:
+    """Return what DCP writes of a state of one rank."""
+    planner = dcp.DefaultSavePlanner()
+    planner.set_up_planner(state, None, True)
+    return planner.create_global_plan([planner.create_local_plan()])[1]
+
+
+def own_layers(of: Ranks) -> torch.nn.Sequential:
+    """Return layers of rlk.parallel in a model that is none of rlk's."""
+    return torch.nn.Sequential(
+        VocabParallelEmbedding(16, 8, ranks=of),
+        ColumnParallelLinear(8, 16, ranks=of, leaves=4),
+        RowParallelLinear(16, 8, ranks=of, leaves=4),
+    )
+
+
+def kept_layers(of: Ranks, folder: Path) -> Found:
+    """Return what DCP kept of such a model, whose weights count their elements."""
+    model = own_layers(of)
+    for layer in model:
+        for name, p in layer.named_parameters():
+            dim = layer.shares.get(name)
+            shape = [size * (of.size if dim == i else 1) for i, size in enumerate(p.shape)]
+            whole = torch.arange(float(prod(shape))).view(shape)
+            p.data = whole if dim is None else whole.chunk(of.size, dim)[of.rank].clone()
+    dcp.save(sharded_state_dict(model), checkpoint_id=folder)
+    read = {name: torch.zeros(16, 8) for name in ("0.weight", "1.weight")}
+    read |= {"1.bias": torch.zeros(16), "2.weight": torch.zeros(8, 16), "2.bias": torch.zeros(8)}
+    dcp.load(read, checkpoint_id=folder)
+    return read
+
+
+@torch.no_grad()
+def of_state(line: DeviceMesh, square: DeviceMesh) -> Found:
+    """Return what a model computes of its own state dict, of another one, and with it as parameters."""
+    model, ids = parallelize(tiny("qwen2"), line), batch()[0][0]
+    name = "model.layers.0.mlp.down_proj.weight"
+    state = model.state_dict()
+    found: Found = {"hidden": model(ids), "called": functional_call(model, state, (ids,))}
+    found["changed"] = functional_call(model, state | {name: state[name] + 1}, (ids,))
+    found["gathered"] = ordered_gather(state[name], line.get_group())
+    model.load_state_dict(state, assign=True)
+    both = fully_shard(parallelize(tiny("qwen2"), square, tp="tp"), mesh=square["dp"])
+    shard = both.state_dict()[name]
+    found["shard"], found["whole shard"] = refused(lambda: metadata_of({name: shard})), shard.full_tensor()
+    found["shared"] = share_of(dict(model.named_parameters())[name]) is not None
+    return found | {"assigned": model(ids)}
 
 
 def unloaded(line: DeviceMesh, folder: Path) -> tuple[str, str]:
@@ -680,6 +737,8 @@ def everything(square: DeviceMesh, line: DeviceMesh, folder: Path) -> Found:
         "sharded shares": lambda: sharded_shares(square),
         "transferred": lambda: transferred(line, square, folder.parent / "sharded"),
         "kept": lambda: kept(line, square, folder.parent / "kept, too"),
+        "kept layers": lambda: kept_layers(Ranks(line.get_group(), 4, line.get_rank()), folder / "own"),
+        "of state": lambda: of_state(line, square),
         "stepped as whole": lambda: stepped_as_whole(trained(shared("qwen2", 2, False))),
         "disagreements": lambda: disagreements(line, folder),
         "refusals": lambda: refusals(line),

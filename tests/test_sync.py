@@ -343,6 +343,7 @@ def test_bad_sources_are_refused(tmp_path: Path) -> None:
         "to_dense": ({"w": torch.eye(2).to_sparse()}, {}),
         "must be a tensor, got int": ({"w": 3}, {}),
         r"must be a model, .* llm.apply_model\(rlk.sync.digest\)\), got list": ([("w", torch.zeros(2))], {}),
+        "got SimpleNamespace": (SimpleNamespace(model=model()), {}),  # a trainer, say: nothing to undo
         "a float dtype": ({}, {"dtype": torch.int8}),
         "holds no safetensors": (tmp_path / "nowhere", {}),
         "bad.safetensors: cannot be read": (tmp_path, {}),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from collections import Counter
 from contextlib import nullcontext
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from nn_cases import QWEN3
 from rank_cases import Found
-from tensor_parallel_cases import MODELS, SHARED, WAYS, of_eight, way
+from tensor_parallel_cases import MODELS, SHARED, WAYS, metadata_of, of_eight, way
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -50,6 +53,7 @@ from rlk.parallel import (
 )
 from rlk.parallel.plan import Cut, check_shares, cuts_of
 from rlk.parallel.styles import resolved
+from rlk.runtime.binding.parts import PartOfWeight, part
 from rlk.runtime.call.collective import SHARE, Share, share_of
 from rlk.sync import digest
 from rlk.testing.bits import assert_same_bits, differing
@@ -249,28 +253,54 @@ def test_a_share_is_saved_without_its_ranks(tmp_path: Path) -> None:
 
 
 def test_weights_that_dcp_keeps_are_whole_ones(ranks: list[Found]) -> None:
-    total = digest(tensor_parallel_cases.tiny("qwen2")).total
+    totals = {name: digest(tensor_parallel_cases.tiny(name)).total for name in ("qwen2", "qwen3, tied")}
     for found in ranks:
-        assert len(found["kept"]) == 4 and set(found["kept"].values()) == {total}
+        assert len(found["kept"]) == 5 and found["kept"].pop("tied") == totals["qwen3, tied"]
+        assert set(found["kept"].values()) == {totals["qwen2"]}
+        for name, x in found["kept layers"].items():  # of a model that is none of rlk's
+            assert_same_bits(x, torch.arange(float(x.numel())).view(x.shape), name)
+
+
+def test_a_state_dict_is_of_use_to_the_model_and_its_ranks(ranks: list[Found]) -> None:
+    weight = tensor_parallel_cases.tiny("qwen2").model.layers[0].mlp.down_proj.weight
+    for rank, found in enumerate(ranks):
+        made = found["of state"]
+        code, text = made.pop("shard")
+        assert code == "ARG_TYPE" and "down_proj.weight must be a whole weight or a DTensor, since" in text
+        assert_same_bits(made.pop("whole shard"), weight.chunk(2, 1)[rank % 2])
+        assert_same_bits(made["called"], made["hidden"])
+        assert_same_bits(made["assigned"], made["hidden"])
+        assert differing(made["changed"], made["hidden"]) > 100  # the control: of another weight
+        assert_same_bits(torch.cat([*made["gathered"]], 1), weight)
+        assert {type(x) for x in made.values()} == {torch.Tensor, bool} and made["shared"]
 
 
 def test_state_dicts_of_shares_are_refused_by_dcp(tmp_path: Path, initialized: None) -> None:
     """It keeps one tensor of each name: those of the other ranks would be lost without a word."""
+    name = "model.embed_tokens.weight"
     model = parallelize(tensor_parallel_cases.tiny("qwen2"), fake_group(1, 2))
-    optimizer = AdamW([p for name, p in model.named_parameters() if "norm" in name or "o_proj" in name])
+    optimizer = AdamW([p for each, p in model.named_parameters() if "norm" in each or "o_proj" in each])
     for group in optimizer.param_groups:
         for p in group["params"]:
             optimizer._state(p)
     earlier = metadata_of(dict(model.named_parameters()))  # the control: nobody says what these are
-    for state, name in (
-        (model.state_dict(), "model.embed_tokens.weight"),
-        (deepcopy(model).state_dict(), "model.embed_tokens.weight"),
-        ({name: x.cpu().clone() for name, x in model.state_dict().items()}, "model.embed_tokens.weight"),
+    held = model.state_dict()[name]
+    stager = dcp.staging.DefaultStager(dcp.staging.StagingOptions(False, False, False, False))
+    for state, first in (
+        (model.state_dict(), name),
+        (deepcopy(model).state_dict(), name),
+        (stager.stage(model.state_dict()), name),  # as async_save does
+        ({name: held.cpu().clone()}, name),
+        ({name: copy(held)}, name),
+        ({name: held.data.half().float()}, name),
+        ({name: held.to(torch.float64).type(torch.bfloat16)}, name),
         (optimizer.state_dict(), "state.0.exp_avg"),
+        (tensor_parallel_cases.own_layers(Ranks(fake_group(1, 2), 2, 1)).state_dict(), "0.weight"),
     ):
-        with pytest.raises(LaunchError, match=f"{name} must be .* rlk.parallel.sharded_state_dict") as raised:
+        with pytest.raises(LaunchError, match=f"{first} must be .*rlk.parallel.sharded_state_dict") as raised:
             metadata_of(state)
         assert raised.value.code is Code.ARG_TYPE and "an optimizer by torch.save" in str(raised.value)
+    assert metadata_of(tensor_parallel_cases.own_layers(Ranks(fake_group(0, 1), 1, 0)).state_dict())
     planner = dcp.DefaultLoadPlanner()
     planner.set_up_planner(model.state_dict(), earlier, True)
     with pytest.raises(LaunchError, match="state_dict must be a whole weight or a DTensor"):
@@ -282,14 +312,31 @@ def test_state_dicts_of_shares_are_refused_by_dcp(tmp_path: Path, initialized: N
         assert tensors and all(type(x) is torch.Tensor for x in tensors)
     optimizer.load_state_dict(optimizer.state_dict())
     assert {type(x) for each in optimizer.state.values() for x in each.values()} == {int, torch.Tensor}
-    model.load_state_dict(model.state_dict())
 
 
-def metadata_of(state: dict[str, Any]) -> dcp.Metadata:
-    """Return what DCP writes of a state of one rank."""
-    planner = dcp.DefaultSavePlanner()
-    planner.set_up_planner(state, None, True)
-    return planner.create_global_plan([planner.create_local_plan()])[1]
+def test_parts_of_weights_are_tensors_like_others(initialized: None) -> None:
+    name, model = "model.embed_tokens.weight", tensor_parallel_cases.tiny("qwen3, tied")
+    state = parallelize(model, fake_group(1, 2)).state_dict()
+    held = state[name]
+    assert type(held) is type(held.detach()) is PartOfWeight  # the control
+    for made in (held + 1, held[0], torch.cat([held, held]), held.new_empty(2, 3), held.sum(), held.T):
+        assert type(made) is torch.Tensor
+    y = held.detach().requires_grad_()
+    (y * 2).sum().backward()
+    assert type(y.grad) is torch.Tensor and y.grad.eq(2).all()
+    both = deepcopy({each: state[each] for each in (name, "lm_head.weight")}).values()
+    assert len({x.data_ptr() for x in (*both, held)}) == 2 and {type(x) for x in both} == {PartOfWeight}
+    assert copy(held).data_ptr() == held.data_ptr()
+    sent = pickle.loads(ForkingPickler.dumps(held.detach()))  # as through a queue of processes
+    sent[0, 0] = 7
+    assert type(sent) is PartOfWeight and held[0, 0] == 7 and held.is_shared()
+    with pytest.raises(LaunchError, match="a rank's part of a weight.*\n.*whole tensors: give the model"):
+        digest(state)
+    digest({name: held.float() + 0})  # the control: what others computed of it
+    model.load_state_dict(model.state_dict(), assign=True)
+    assert {type(p) for p in model.parameters()} == {torch.nn.Parameter}
+    with FakeTensorMode():
+        assert type(part(torch.empty(2))) is FakeTensor
 
 
 @pytest.mark.parametrize("sp", [False, True])

@@ -192,9 +192,14 @@ def mark_shares(model: torch.nn.Module, ranks: Ranks) -> None:
     """Mark the parameters that modules name in `shares`, anew: copies and FSDP2 put other tensors there."""
     sharing.add(model)
     for module in model.modules():
-        for name, dim in getattr(module, "shares", {}).items():
-            if (p := module._parameters.get(name)) is not None:
-                setattr(p, SHARE, Share(ranks.group, dim))
+        mark_layer(module, ranks)
+
+
+def mark_layer(module: torch.nn.Module, ranks: Ranks) -> None:
+    """Mark the parameters that a module itself names in `shares`."""
+    for name, dim in getattr(module, "shares", {}).items():
+        if (p := module._parameters.get(name)) is not None:
+            setattr(p, SHARE, Share(ranks.group, dim))
 
 
 class _Whole(torch.autograd.Function):

@@ -15,10 +15,10 @@ from rlk.errors import Code, LaunchError
 from rlk.optim.shards import MAIN, Place, gradient, local, place
 from rlk.runtime.binding.checks import integer, number
 from rlk.runtime.binding.invocation import Scalars, Tensors
+from rlk.runtime.binding.parts import part, plain
 from rlk.runtime.call.collective import share_of
 from rlk.runtime.call.lists import Repeated, call_each
 from rlk.runtime.call.marked import mark_anew
-from rlk.runtime.call.parts import part, plain
 from rlk.specs import optim as spec
 
 NAME = "AdamW"

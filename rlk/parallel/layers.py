@@ -18,6 +18,7 @@ from rlk.nn.normed import norm_of_total, rms_norm_of_rows, with_weight_of_rows
 from rlk.nn.products import column_linear_of_ranks, row_linear_of_ranks
 from rlk.nn.ranks import Ranks
 from rlk.nn.tokens import Tokens
+from rlk.parallel.state import mark_parts
 from rlk.runtime.binding.checks import wrong_value
 
 
@@ -48,6 +49,7 @@ class ColumnParallelLinear(Linear):
         own = ranks.share(out_features)
         super().__init__(in_features, own, bias, leaves=leaves, device=device, dtype=dtype)
         self.ranks = ranks
+        mark_parts(self, self.shares, ranks)
 
     @product_alone
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -81,6 +83,7 @@ class RowParallelLinear(Linear):
         own = ranks.share(in_features)
         super().__init__(own, out_features, bias, parallel="rows", leaves=leaves, device=device, dtype=dtype)
         self.ranks = ranks
+        mark_parts(self, self.shares, ranks)
 
     @product_alone
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -116,6 +119,7 @@ class VocabParallelEmbedding(Embedding):
         own = ranks.share(num_embeddings)
         super().__init__(own, embedding_dim, scale=scale, device=device, dtype=dtype)
         self.ranks = ranks
+        mark_parts(self, self.shares, ranks)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return [T, embedding_dim] of ids [T], of the whole vocabulary and of all tokens."""

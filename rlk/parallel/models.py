@@ -141,8 +141,7 @@ def shared(model: CausalLM, ranks: Ranks, styles: Styles) -> CausalLM:
                 of_all_tokens(module, ranks)
     model.model.ranks = ranks
     model.lm_head.shares = {"weight": 0} if "lm_head" in styles else {}
-    for module in model.modules():
-        mark_parts(module, getattr(module, "shares", {}))
+    mark_parts(model.lm_head, model.lm_head.shares, ranks)  # its class is that of whole heads
     lay_out(model)
     mark_shares(model, ranks)
     return model

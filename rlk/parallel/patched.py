@@ -70,7 +70,7 @@ def parallelize_patched(made: Patched, ranks: Ranks, styles: Styles) -> None:
             if (dim := dim_of(f"{name}.{each}", styles)) is not None
         }:
             made.put(module, "shares", dims)
-            mark_parts(module, dims)
+            mark_parts(module, dims, ranks)
         between = ranks.sequence and _is_norm_of_tokens(name, module)
         if name in styles or name == EMBEDDING or between:  # ranks compare the ids of a whole embedding too
             made.put(module, "ranks", ranks)

@@ -15,10 +15,11 @@ from torch.distributed.tensor._shards_wrapper import LocalShardsWrapper
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from rlk.integrations.patching import Patched
+from rlk.nn.ranks import Ranks, mark_layer
 from rlk.runtime.binding.checks import wrong_type
+from rlk.runtime.binding.parts import part, plain
 from rlk.runtime.call.collective import share_of
 from rlk.runtime.call.marked import mark_anew
-from rlk.runtime.call.parts import part
 from rlk.sync.shards import check_target, reshard, shape_of
 
 NAME = "sharded_state_dict"
@@ -28,30 +29,35 @@ NAME = "sharded_state_dict"
 def sharded_state_dict(model: torch.nn.Module | Patched) -> dict[str, torch.Tensor]:
     """Return a model's state for torch.distributed.checkpoint (DCP), whose tensors are the model's memory.
 
-    model: one that `parallelize` or `from_pretrained` shared, also under FSDP2, or any other. A rank's share
-    of a weight is a DTensor of the whole weight, all else what `state_dict()` has. So `dcp.save` writes whole
-    weights under the model's names, and `dcp.load` into the state of a model reads its parts of them into the
-    model, whichever ranks shared or sharded the model that was saved. Every rank calls dcp.save and dcp.load,
-    those of data parallelism too. These DTensors are for DCP alone: nothing computes with them. Raises
-    LaunchError.
+    model: one that `parallelize` or `from_pretrained` shared, also under FSDP2, one with layers of
+    `rlk.parallel`, or any other. A rank's share of a weight is a DTensor of the whole weight, all else what
+    `state_dict()` has. So `dcp.save` writes whole weights under the model's names, and `dcp.load` into the
+    state of a model reads its parts of them into the model, whichever ranks shared or sharded the model that
+    was saved. Every rank calls dcp.save and dcp.load, those of data parallelism too. These DTensors are for
+    DCP alone: nothing computes with them. Raises LaunchError.
     """
     whole = model.model if isinstance(model, Patched) else model
     if not isinstance(whole, torch.nn.Module):
         raise wrong_type(NAME, "model", model, "torch.nn.Module")
     reshard(whole)
     mark_anew(whole)
-    parameters = dict(whole.named_parameters(remove_duplicate=False))
+    for module in whole.modules():  # layers of rlk.parallel in a model of the caller's own
+        if isinstance(ranks := getattr(module, "ranks", None), Ranks) and ranks.size > 1:
+            mark_layer(module, ranks)
     meshes: dict[dist.ProcessGroup, DeviceMesh] = {}
-    return {
-        name: _of_whole(name, parameters[name], meshes) if share_of(parameters.get(name, x)) else x
-        for name, x in whole.state_dict().items()
-    }
+    # the parameters themselves, which are marked, by names without those of wrappers (activation checkpoints)
+    state = whole.state_dict(keep_vars=True)
+    return {name: _for_dcp(name, x, meshes) for name, x in state.items()}
 
 
-def _of_whole(name: str, p: torch.Tensor, meshes: dict[dist.ProcessGroup, DeviceMesh]) -> torch.Tensor:
-    """Return a share as a DTensor of the whole weight on the ranks that share it."""
+def _for_dcp(name: str, p: Any, meshes: dict[dist.ProcessGroup, DeviceMesh]) -> Any:
+    """Return a share as a DTensor of the whole weight on the ranks that share it, all else as it is."""
+    if not isinstance(p, torch.Tensor):
+        return p  # what a module's get_extra_state returned
+    share = share_of(p)
+    if share is None:
+        return p.detach()
     check_target(NAME, name, p)
-    share: Any = share_of(p)
     if share.group not in meshes:
         meshes[share.group] = DeviceMesh.from_group(share.group, p.device.type)
     local, offset = p.detach(), [0] * p.dim()
@@ -68,10 +74,11 @@ def _of_whole(name: str, p: torch.Tensor, meshes: dict[dist.ProcessGroup, Device
     )
 
 
-def mark_parts(module: torch.nn.Module, names: Collection[str]) -> None:
+def mark_parts(module: torch.nn.Module, names: Collection[str], ranks: Ranks) -> None:
     """Let parameters of a module, of which a rank has a part, say so in state dicts."""
-    if names:
+    if names and ranks.size > 1:
         module.register_state_dict_post_hook(partial(_mark, tuple(names)))
+        module.register_load_state_dict_pre_hook(partial(_unmark, tuple(names)))
 
 
 def _mark(names: tuple[str, ...], module: torch.nn.Module, state: Any, prefix: str, _: object) -> None:
@@ -79,3 +86,9 @@ def _mark(names: tuple[str, ...], module: torch.nn.Module, state: Any, prefix: s
         x = state.get(f"{prefix}{name}")
         if x is not None and not isinstance(x, torch.nn.Parameter):  # keep_vars=True
             state[f"{prefix}{name}"] = part(x)
+
+
+def _unmark(names: tuple[str, ...], module: torch.nn.Module, state: Any, prefix: str, *_: object) -> None:
+    for name in names:  # which load_state_dict(assign=True) would make parameters
+        if isinstance(x := state.get(f"{prefix}{name}"), torch.Tensor):
+            state[f"{prefix}{name}"] = plain(x)

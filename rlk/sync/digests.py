@@ -17,6 +17,7 @@ import torch
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.nn.experts import by_expert
 from rlk.runtime.binding.checks import wrong_type, wrong_value
+from rlk.runtime.binding.parts import plain as without_mark
 from rlk.runtime.call.marked import mark_anew
 from rlk.sync.blocks import Weight, digests_of
 from rlk.sync.parts import OP, Layout, Part, by_canonical_name, layout_of_model, resolved
@@ -71,14 +72,19 @@ def _hashed(*parts: bytes) -> str:
 
 
 class Holder(Protocol):
-    """A thing with a model, such as `rlk.patch` returns."""
+    """A patch of a model, such as `rlk.patch` returns."""
 
     model: torch.nn.Module
+
+    def undo(self) -> None:
+        """Put the model back."""
 
 
 def unpatched(source: Any) -> Any:
     """Return the model of what `rlk.patch` returned, anything else as it is."""
-    held = None if isinstance(source, torch.nn.Module | Mapping) else getattr(source, "model", None)
+    if isinstance(source, torch.nn.Module | Mapping) or not hasattr(source, "undo"):
+        return source  # a trainer has a model too
+    held = getattr(source, "model", None)
     return held if isinstance(held, torch.nn.Module) else source
 
 
@@ -220,6 +226,8 @@ def _digests_of_shards(shards: Shards, dtype: torch.dtype | None, named: Named) 
 def _check(name: str, x: torch.Tensor) -> None:
     """Raise LaunchError for a shard of ranks that can be told, and for a tensor without dense memory."""
     check_shard(OP, name, x)
+    if without_mark(x) is not x:
+        raise wrong_value(OP, name, "a rank's part of a weight", "whole tensors: give the model")
     if getattr(x, "_is_flat_param", False):
         raise wrong_value(OP, name, "a FlatParameter of FSDP1", "whole tensors: take a FULL_STATE_DICT first")
     if hasattr(x, "ds_id") and getattr(getattr(x, "ds_status", None), "name", None) != "AVAILABLE":

@@ -13,6 +13,7 @@ from rlk.ir.dims import Axis, completed, extent_of
 from rlk.ir.nodes import Decl, Role
 from rlk.ir.types import DType
 from rlk.lower.common.memory import memory_shape
+from rlk.runtime.binding.parts import PartOfWeight
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     DType.F32: torch.float32,
@@ -30,7 +31,7 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 RLK_DTYPES = {theirs: ours for ours, theirs in TORCH_DTYPES.items()}
 MOST_EXTENT = 2**31 - 1  # kernels count in 32 bits
 VECTOR = 16  # bytes of the widest load, and the divisor that compilers are told of
-PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, PartOfWeight})
 """The classes of tensors that are called directly; others go through torch's dispatcher, or are refused."""
 
 

@@ -19,6 +19,7 @@ from rlk.env import UNSET, Env, launched_ranks
 from rlk.errors import Code, LaunchError
 from rlk.ir.dims import is_power_of_two
 from rlk.runtime.binding.arguments import PLAIN, VECTOR
+from rlk.runtime.binding.parts import plain
 from rlk.runtime.call.alike import check_none_waits, compare, default_seconds
 from rlk.runtime.call.symmetric import known, transport
 
@@ -454,7 +455,7 @@ def _share(count: int, ranks: int, itemsize: int) -> int:
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
-    x = x.detach()
+    x = plain(x).detach()
     if x.is_conj() or x.is_neg():
         # a lazily negated view (the imaginary part of a conjugate) has other bits in memory than it shows
         x = x.resolve_conj().resolve_neg()

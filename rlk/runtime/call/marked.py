@@ -8,8 +8,11 @@ from weakref import WeakSet
 import torch
 
 sharing: WeakSet[Any] = WeakSet()
-"""Models of this process whose weights ranks share. `named_parameters` of rlk's and of patched ones marks the
-shares anew; Megatron's GPTModel marks them once, when it is made."""
+"""Models of this process whose weights ranks share.
+
+The `named_parameters` of rlk's own models and of patched ones marks the shares anew; Megatron's GPTModel marks
+them once, when it is made.
+"""
 
 
 def mark_anew(model: torch.nn.Module | None = None) -> None:
