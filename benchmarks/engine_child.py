@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,9 @@ class Asked:
 
     part: "engine", "trainer" or "steps" (of GRPO, by both). arm: of the engine. folder: a checkpoint. out: a
     file of lines, rollouts lie beside it. batches: numbers of sequences. prompt, new: tokens of each in a
-    timed run. tokens: drawn at each of batches, to be compared; 0: none. options: of `vllm.LLM`. adapter: the
-    folder of one that all requests have, or none.
+    timed run. repeats: steps of GRPO. turns: whether an engine is timed when standard input says so: a number
+    of sequences a line, "end" behind the last. tokens: drawn at each of batches, to be compared; 0: none.
+    options: of `vllm.LLM`. adapter: the folder of one that all requests have, or none.
     """
 
     part: str
@@ -51,6 +52,7 @@ class Asked:
     prompt: int = 0
     new: int = 0
     repeats: int = 3
+    turns: bool = True
     tokens: tuple[int, ...] = ()
     options: dict[str, Any] | None = None
     seed: int = 0
@@ -114,10 +116,19 @@ def engine(asked: Asked, say: Say) -> None:
         return
     vocabulary = llm.llm_engine.vllm_config.model_config.get_vocab_size()
     drawn = torch.Generator().manual_seed(asked.seed)
-    if asked.repeats:  # an engine's first seconds are slower, which rows of few sequences would show
-        timed(llm, replace(asked, repeats=1), max(asked.batches), vocabulary, drawn)
-    for batch in asked.batches if asked.repeats else ():
-        say({"batch": batch, **timed(llm, asked, batch, vocabulary, drawn)})
+    if asked.turns:
+        # an engine's first seconds are slower, which rows of few sequences would show
+        timed(llm, asked, max(asked.batches), vocabulary, drawn)
+        say({"ready": True})
+        known = set()
+        for line in sys.stdin:
+            if line.strip() == "end":
+                break
+            batch = int(line)
+            if batch not in known:  # not counted
+                timed(llm, asked, batch, vocabulary, drawn)
+                known.add(batch)
+            say({"batch": batch, **timed(llm, asked, batch, vocabulary, drawn)})
     stored = []
     for batch, tokens in zip(asked.batches, asked.tokens, strict=False):
         begin, before = time.perf_counter(), len(stored)
@@ -189,18 +200,16 @@ def generate(
 
 
 def timed(llm: Any, asked: Asked, batch: int, vocabulary: int, drawn: torch.Generator) -> dict[str, Any]:
-    """Return the seconds of reading prompts, and of drawing `new` tokens behind them, of each repeat."""
-    found: dict[str, list[float]] = {"prefill_s": [], "decode_s": []}
-    for repeat in range(1 + asked.repeats):  # the first is not counted
-        read, both = (
-            generate(llm, prompts, new, repeat, asked.adapter)[0]
-            for new in (1, 1 + asked.new)
-            for prompts in [[prompt(asked.prompt, vocabulary, drawn) for _ in range(batch)]]
-        )
-        if repeat:
-            found["prefill_s"].append(read)
-            found["decode_s"].append(both - read)
-    return {name: [round(x, 5) for x in values] for name, values in found.items()}
+    """Return the seconds of reading prompts, and of drawing `new` tokens behind them.
+
+    Tokens are drawn behind the same prompts, of which the engine has the keys of all whole pages; what is
+    left is read once more and subtracted.
+    """
+    prompts = [prompt(asked.prompt, vocabulary, drawn) for _ in range(batch)]
+    read, again, both = (
+        generate(llm, prompts, new, i, asked.adapter)[0] for i, new in enumerate((1, 1, 1 + asked.new))
+    )
+    return {"prefill_s": [round(read, 5)], "decode_s": [round(both - again, 5)]}
 
 
 def rollouts(

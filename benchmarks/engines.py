@@ -2,10 +2,11 @@
 
 `python -m benchmarks.engines --model Qwen3-0.6B` writes rows `vllm_decode`, `vllm_prefill`, `vllm_logps` and
 `vllm_start` into benchmarks/results/<device>/engines.json, after each of its child processes; with `--steps`
-the row `grpo_step`. `vllm_logps` counts log-probs of drawn tokens over runs, which `--seed` tells apart. Each
-child has a time limit: one that hangs or fails is recorded as an absent peer. `--lora`: all requests have an
-adapter of random weights. `--own-process`: the engines are in processes of their own, as vLLM has them by
-default. `--dry` runs all of it with a tiny model on a CPU.
+the row `grpo_step`. All engines are started, one after the other, and timed in turns: what slows the machine
+for a while slows each of them. `vllm_logps` counts log-probs of drawn tokens over runs, which `--seed` tells
+apart. Each child has a time limit: one that hangs or fails is recorded as an absent peer. `--lora`: all
+requests have an adapter of random weights. `--own-process`: the engines are in processes of their own, as
+vLLM has them by default. `--dry` runs all of it with a tiny model on a CPU.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ RANK, SCALE = 16, 2
 """Of an adapter: its rank, and lora_alpha over it."""
 MOST_ADAPTED = 64
 """Sequences that have an adapter, at most."""
+PAUSE = 0.02
+"""Seconds between looks at what a child has written."""
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 WARMUP = 100
 """Seconds in which kernels are compiled before the first start; the start compiles what is left."""
@@ -188,6 +191,46 @@ def write_adapter(model: Model, folder: Path) -> None:
 # --- children -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process that began at a time of the monotonic clock, and may take `limit` seconds."""
+
+    process: subprocess.Popen[str]
+    name: str
+    begin: float
+    limit: float
+
+    def say(self, line: str) -> None:
+        """Write a line to its standard input, if it still reads."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(f"{line}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+    def late(self) -> bool:
+        """Return whether its time is over."""
+        return time.monotonic() > self.begin + self.limit
+
+    def end(self) -> str | None:
+        """Wait until it ends, or its time does; return why it is of no use, None if it ended well."""
+        try:
+            code = self.process.wait(max(0.0, self.begin + self.limit - time.monotonic()))
+            why = None if code == 0 else f"ended with status {code}"
+        except subprocess.TimeoutExpired:
+            why = f"did not end in {self.limit:.0f} s"
+        finally:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)  # an engine's own children too
+            except ProcessLookupError:
+                pass
+            self.process.wait()
+        took = time.monotonic() - self.begin
+        print(f"--- {self.name}: {took:.0f} s{', ' + why if why else ''}", flush=True)
+        return why
+
+
 @dataclass(slots=True)
 class Children:
     """Child processes, their time, and the lines that they wrote."""
@@ -205,26 +248,59 @@ class Children:
 
     def call(self, module: Sequence[str], arm: str, name: str, most: float = inf) -> str | None:
         """Run a module with arguments in an arm's environment; return what `run` returns. most: seconds."""
+        child = self.start(module, arm, name, most)
+        return child if isinstance(child, str) else child.end()
+
+    def start(self, module: Sequence[str], arm: str, name: str, most: float = inf) -> Child | str:
+        """Start a module as `call` does; return the child, or why there is none."""
         limit = min(most, self.limit, self.until - time.monotonic())
         if limit < 10:
             return "no time was left"
-        command = [sys.executable, "-m", *module]
         print(f"--- {name}: at most {limit:.0f} s", flush=True)
-        begin = time.monotonic()
-        child = subprocess.Popen(command, env=self._environment(arm), start_new_session=True)
-        try:
-            code = child.wait(limit)
-            why = None if code == 0 else f"ended with status {code}"
-        except subprocess.TimeoutExpired:
-            why = f"did not end in {limit:.0f} s"
-        finally:
-            try:
-                os.killpg(child.pid, signal.SIGKILL)  # an engine's own children too
-            except ProcessLookupError:
-                pass
-            child.wait()
-        print(f"--- {name}: {time.monotonic() - begin:.0f} s{', ' + why if why else ''}", flush=True)
-        return why
+        command = [sys.executable, "-m", *module]
+        process = subprocess.Popen(
+            command, env=self._environment(arm), start_new_session=True, stdin=subprocess.PIPE, text=True
+        )
+        return Child(process, name, time.monotonic(), limit)
+
+    def in_turns(self, engines: Sequence[Asked], repeats: int, keep: Callable[[], None]) -> dict[str, str]:
+        """Start engines, time each batch size of all in turns, then let them end; return what went wrong.
+
+        keep: called when an engine has ended.
+        """
+        wrong: dict[str, str] = {}
+        there: dict[str, Child] = {}
+        for asked in engines:
+            started = self.start(["benchmarks.engine_child", json.dumps(asdict(asked))], asked.arm, asked.arm)
+            why = started if isinstance(started, str) else self._answer(started, asked.arm, "ready", 1)
+            if isinstance(started, Child) and why is None:
+                there[asked.arm] = started
+            else:
+                wrong[asked.arm] = why or ""
+        batches = engines[0].batches if engines else ()
+        asked_of = dict.fromkeys(there, 0)
+        for batch in batches:
+            for repeat in range(repeats):
+                for arm in [*there][:: 1 if repeat % 2 == 0 else -1]:
+                    asked_of[arm] += 1
+                    there[arm].say(str(batch))
+                    if (why := self._answer(there[arm], arm, "decode_s", asked_of[arm])) is not None:
+                        wrong[arm] = why
+                        del there[arm]
+        for arm, child in there.items():
+            child.say("end")
+            if (why := child.end()) is not None:
+                wrong[arm] = why
+            keep()
+        return wrong
+
+    def _answer(self, child: Child, arm: str, name: str, count: int) -> str | None:
+        """Wait for an arm's `count`th line with a name; return why it does not come, None if it came."""
+        while sum(name in line for line in self.lines(arm)) < count:
+            if child.late() or child.process.poll() is not None:
+                return child.end()
+            time.sleep(PAUSE)
+        return None
 
     def lines(self, arm: str, file: Path | None = None) -> list[Line]:
         """Return what a child of an arm wrote."""
@@ -277,8 +353,9 @@ def rows(model: Model, lines: Mapping[str, Sequence[Line]], absent: Mapping[str,
             made.append(row)
     made += [row for batch in model.batches if (row := _equality(model, lines, batch))]
     starts = {arm: [line for line in each if "start_s" in line] for arm, each in lines.items()}
+    last = {a: [*starts[a][-1:], *(x for x in each if "start_s" not in x)] for a, each in lines.items()}
     start = _row(
-        model, {"op": "vllm_start", "shape": model.shape}, {k: v[::-1] for k, v in lines.items()}, absent,
+        model, {"op": "vllm_start", "shape": model.shape}, last, absent,
         lambda line: [line["start_s"]] if "start_s" in line else None, START,
     )  # fmt: skip
     warm = all(starts[arm] and starts[arm][-1]["warm"] for arm in ("rlk", PEER))
@@ -328,8 +405,8 @@ def _row(
     read: Callable[[Line], list[float] | None],
     bar: Bar,
 ) -> Line | None:
-    """Return a row of the seconds that `read` finds among the lines of each arm."""
-    times = {arm: next((x for line in each if (x := read(line))), None) for arm, each in lines.items()}
+    """Return a row of the seconds that `read` finds in the lines of each arm."""
+    times = {arm: [x for line in each for x in read(line) or ()] for arm, each in lines.items()}
     peers: dict[str, Line] = {}
     for arm in ARMS[1:]:
         if seconds := times.get(arm):
@@ -470,12 +547,12 @@ def main() -> None:
     parser.add_argument("--arms", default=",".join(ARMS), help="default: all")
     parser.add_argument("--batches", help="default: 1,16,64,256")
     parser.add_argument("--tokens", help="drawn and compared at each batch size (0,0,0,0: none)")
-    parser.add_argument("--repeats", type=int, default=3, help="timed runs of each batch size (0: none)")
+    parser.add_argument("--repeats", type=int, default=3, help="turns of each batch size (0: none)")
     parser.add_argument("--seed", type=int, default=0, help="of rollouts: runs of other seeds are added up")
     parser.add_argument("--no-warm", action="store_true", help="no second starts")
     parser.add_argument("--options", type=json.loads, default={}, help="of vllm.LLM in all arms, as JSON")
     parser.add_argument("--seconds", type=float, default=510, help="of all children together (510)")
-    parser.add_argument("--limit", type=float, default=240, help="of one child (240)")
+    parser.add_argument("--limit", type=float, default=300, help="of one child (300)")
     parser.add_argument("--folder", type=Path, help="for checkpoints (default: a temporary one)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="of results")
     parser.add_argument("--commit", help="what to record as rlk's version, where there is no git checkout")
@@ -537,8 +614,8 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
     if model.adapter:
         options |= {"enable_lora": True, "max_lora_rank": model.adapter, "max_loras": 1}
     asked = Asked(
-        "engine", "", str(place), str(children.out), model.batches, model.prompt, model.new, given.repeats,
-        model.tokens, options | given.options, given.seed,
+        "engine", "", str(place), str(children.out), model.batches, model.prompt, model.new,
+        tokens=model.tokens, options=options | given.options, seed=given.seed,
         adapter=str(place / "adapter") if model.adapter else "",
     )  # fmt: skip
     arms = [arm for arm in ARMS if arm in given.arms.split(",")]
@@ -555,34 +632,30 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
         warmup = ["rlk.cli", "warmup", "--model-config", str(place / "config.json")]
         children.call(warmup, "rlk", "rlk warmup", WARMUP)
     if given.steps:
-        asked = replace(asked, part="steps", batches=(model.samples,))
+        asked = replace(asked, part="steps", batches=(model.samples,), repeats=given.repeats)
         for arm in arms[:2]:
             if (why := children.run(replace(asked, arm=arm), f"{arm}, steps of GRPO")) is not None:
                 absent[arm] = why
             keep()
         return
     started = json.dumps([asked.options, max(model.batches), given.commit])
-    cold = []
-    for arm in arms:
-        if arm in absent:
-            continue
-        # the control needs few tokens to fail
-        tokens = model.tokens if arm == "rlk" else tuple(min(2048, n) for n in model.tokens)
-        mark = place / f"started-{arm}.json"
-        warm = mark.exists() and mark.read_text(encoding="utf-8") == started
-        if (why := children.run(replace(asked, arm=arm, tokens=tokens, warm=warm), arm)) is not None:
-            absent[arm] = why
-        else:
-            mark.write_text(started, encoding="utf-8")
-            cold += [] if warm else [arm]
-        keep()
+    marks = {arm: place / f"started-{arm}.json" for arm in arms if arm not in absent}
+    warm = {arm: x.exists() and x.read_text(encoding="utf-8") == started for arm, x in marks.items()}
+    few = tuple(min(2048, n) for n in model.tokens)  # which a control needs to fail
+    engines = [
+        replace(asked, arm=arm, tokens=model.tokens if arm == "rlk" else few, warm=warm[arm]) for arm in marks
+    ]
+    absent |= children.in_turns(engines, given.repeats, keep)
+    for arm in marks.keys() - absent.keys():
+        marks[arm].write_text(started, encoding="utf-8")
+    cold = [arm for arm in marks if arm not in absent and not warm[arm]]
     if any(model.tokens):
         children.run(replace(asked, part="trainer", arm="trainer"), "the trainer")
         keep()
     if not given.no_warm:
         for arm in cold:
             if arm != INVARIANT:
-                children.run(replace(asked, arm=arm, repeats=0, tokens=(), warm=True), f"{arm}, warm")
+                children.run(replace(asked, arm=arm, turns=False, tokens=(), warm=True), f"{arm}, warm")
         keep()
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import page, report
-from benchmarks.engine_child import groups
-from benchmarks.engines import ARMS, RANK, TINY, rows, step_row, with_earlier_peers
+from benchmarks.engine_child import Asked, groups
+from benchmarks.engines import ARMS, RANK, TINY, Child, Children, rows, step_row, with_earlier_peers
 from benchmarks.merge import merged
 from benchmarks.rows import Record
 
@@ -43,6 +50,39 @@ def test_a_row_names_an_adapter_and_an_engine_in_its_own_process() -> None:
     assert adapted["shape"] == plain["shape"] | {"LoRA": 16}
     assert apart["shape"] == plain["shape"] | {"in_process": "no"}
     assert len(merged(None, [{"versions": {"rlk": "c"}, "rows": [plain, adapted, apart]}])["rows"]) == 3
+
+
+FAKE = """
+import json, sys
+arm, file, broken = sys.argv[1:]
+def say(**line):
+    with open(file, "a") as out: out.write(json.dumps({"arm": arm, **line}) + "\\n")
+say(ready=True)
+for line in sys.stdin:
+    if line == "end\\n": say(ended=True); break
+    if line.strip() == broken: sys.exit(3)
+    say(batch=int(line), decode_s=[1.0])
+"""
+
+
+class Fakes(Children):
+    """Children that answer at once; vLLM's ends at a batch of 4."""
+
+    def start(self, module: Sequence[str], arm: str, name: str, most: float = inf) -> Child | str:
+        command = [sys.executable, "-c", FAKE, arm, str(self.out), "4" if arm == "vllm" else "none"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
+        return Child(process, name, time.monotonic(), self.limit)
+
+
+def test_engines_are_timed_in_turns_and_one_that_ends_stops_no_other(tmp_path: Path) -> None:
+    file, kept = tmp_path / "lines", []
+    fakes = Fakes(file, time.monotonic() + 60, 60, dry=True)
+    asked = [Asked("engine", arm, "", str(file), batches=(1, 4)) for arm in ("rlk", "vllm")]
+    assert fakes.in_turns(asked, 2, lambda: kept.append(1)) == {"vllm": "ended with status 3"}
+    said = [json.loads(line) for line in file.read_text().splitlines()]
+    turns = [(x["arm"], x["batch"]) for x in said if "batch" in x]
+    assert turns == [("rlk", 1), ("vllm", 1), ("vllm", 1), ("rlk", 1), ("rlk", 4), ("rlk", 4)]
+    assert said[-1] == {"arm": "rlk", "ended": True} and kept == [1]
 
 
 def equality(given: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
