@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +19,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from rlk import Layout, ops
 from rlk.ops import Loss, sharded
-from rlk.runtime.call import collective
+from rlk.runtime.call import alike, collective
 
 ROWS, DEPTH, VOCABULARY = (3, 7), 24, 8 * 270  # two chunks in each piece
 PARTS = 8  # ids are chosen at the edges of 8 shards, so at those of 2 and 4
@@ -271,6 +272,7 @@ def disagreements(world: int, rank: int) -> Found:
         "temperature": lambda: called(16, temperature=-1.0 if last else 1.0),
         "math": lambda: called(15, math=["sm90"] if last else None),
         "kept": lambda: called(support=ops.Csr(torch.arange(22), torch.arange(21) - int(last))),
+        "start": lambda: called(12, **{"vocab_start": "0"} if last else {}),
         "slope": lambda: called(temperature=torch.ones(21).requires_grad_(last)),
         "tensors": lambda: called(14, bias=buffer[:, 0].bfloat16().as_subclass(kind)),
     }
@@ -303,8 +305,17 @@ def disagreements(world: int, rank: int) -> Found:
         with patch.object(collective, "KNOWN", 2):
             for count in (13, 12, 13, 11, 13):
                 called(count)
-    found["refused"]["known"] = refused_where_known(last, called)
-    return found | {"forgotten": compared - found["compared"]}
+    called(10)  # after which all ranks have left what some refused
+    keys = keys_of(rank, world)
+    found["refused"]["known"] = refused_where_known(last, partial(called, 10))
+    return found | {"forgotten": compared - found["compared"], "keys": keys}
+
+
+def keys_of(rank: int, world: int) -> int:
+    """Return how many comparisons of calls of all ranks the store still has a rank's facts of."""
+    among = collective.SUMS, ",".join(map(str, range(world)))
+    names = [alike._key(*among, number) for number in range(alike._calls[among])]
+    return sum(_get_default_store().check([f"{name}/{rank}"]) for name in names)
 
 
 def refused_where_known(last: bool, called: Callable[..., object]) -> tuple[str, str]:
@@ -315,12 +326,17 @@ def refused_where_known(last: bool, called: Callable[..., object]) -> tuple[str,
         store.set("refused", "")
         return said
 
+    sent = []
+
     def lost(*_: object, **options: object) -> None:
+        sent.append(options)
         store.wait(["refused"], LIMIT)
         raise RuntimeError("the other rank does not come")  # as a backend says after its timeout
 
     with patch.object(sharded, "ordered_gather", lost):
-        return refused(called)
+        said = refused(called)
+    assert sent  # nothing was compared
+    return said
 
 
 def prepare(world: int) -> None:

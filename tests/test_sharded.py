@@ -250,6 +250,7 @@ def test_ranks_that_call_a_head_otherwise_all_raise(ranks: list[Found]) -> None:
         assert made["alike"] == ("", "nothing was raised")
         assert made["compared"] == 2  # of four calls with two numbers of rows
         assert made["forgotten"] == 4  # of five calls with three, where two are known
+        assert made["keys"] == 1  # of a rank in the store, of the last comparison: none of refusals
 
 
 REFUSED = {
@@ -258,6 +259,7 @@ REFUSED = {
     "known": "linear_logp: temperature=-1.0 is not allowed",
     "math": "linear_logp: math=['sm90'] is not allowed",
     "kept": "linear_logp: support.ids[0]=-1 is not allowed",
+    "start": "linear_logp: vocab_start must be a int, got str",
     "slope": "linear_logp has no gradient for inv_temperature_row",
     "tensors": "linear_logp: bias must be a dense torch.Tensor, got Kind",
 }
@@ -268,7 +270,8 @@ def test_where_one_rank_refuses_a_head_all_raise(ranks: list[Found]) -> None:
         for name, words in REFUSED.items():
             code, text = found["disagreements"]["refused"][name]
             assert (code == "RANKS_DIFFER") == (rank < 3) and words in text, (name, text)
-            assert ("in 1 fact\n    refused: nothing on rank 0, " in text) == (rank < 3)
+            first = rank if name == "known" else 0  # nothing compared: of itself and who told
+            assert (f"in 1 fact\n    refused: nothing on rank {first}, " in text) == (rank < 3)
             assert ("\n    see the error of rank 3 " in text) == (rank < 3)
 
 

@@ -36,6 +36,8 @@ SAME_CALLS = (
 )
 _calls: Counter[tuple[str, str]] = Counter()
 """Comparisons of this process by kind and group: every rank of a group makes the same ones, in one order."""
+_kept: Counter[tuple[str, str]] = Counter()
+"""The first of them of which this rank's keys are in the store: it waits for nobody where it refuses."""
 
 
 def compare(
@@ -58,14 +60,17 @@ def exchanged(
     Raises RANKS_MISSING, which names the ranks that told nothing, and RANKS_STORE.
     """
     members = dist.get_process_group_ranks(group)
-    rank, (key, before) = dist.get_rank(), _keys(kind, members)
-    _calls[kind, _name(members)] += 1
+    rank, among = dist.get_rank(), (kind, _name(members))
+    number, key = _calls[among], _next(kind, members)
+    _calls[among] += 1
     store, end = _get_default_store(), time.monotonic() + seconds
     try:
         store.set(f"{key}/{rank}", json.dumps(own))
         _wait(f"{op}{of}", store, [f"{key}/{r}" for r in members], members, end, seconds)
-        for old in (f"{before}/{rank}", f"{before}/{rank}/read"):  # all ranks have left that comparison
-            store.delete_key(old)
+        for each in range(_kept[among], number):  # all ranks have left these comparisons
+            for old in (f"{_key(*among, each)}/{rank}", f"{_key(*among, each)}/{rank}/read"):
+                store.delete_key(old)
+        _kept[among] = number
         every: dict[int, dict[str, str]] = {r: json.loads(store.get(f"{key}/{r}")) for r in members}
         # nobody raises, and so takes the store away, before all have read
         store.set(f"{key}/{rank}/read", "")
@@ -83,7 +88,7 @@ def refuse(group: dist.ProcessGroup, error: Exception, *, kind: str) -> None:
     `check_none_waits`.
     """
     rank, members = dist.get_rank(), dist.get_process_group_ranks(group)
-    key, _ = _keys(kind, members)
+    key = _next(kind, members)
     _calls[kind, _name(members)] += 1
     with suppress(RuntimeError):  # the store is gone: the error itself is raised
         store = _get_default_store()
@@ -105,7 +110,7 @@ def default_seconds() -> float:
 def check_none_waits(op: str, group: dist.ProcessGroup, own: Mapping[str, str], *, kind: str) -> None:
     """Raise RANKS_DIFFER if others of a group wait to compare facts, of a call that this rank failed in."""
     members = dist.get_process_group_ranks(group)
-    key, _ = _keys(kind, members)
+    key = _next(kind, members)
     try:
         store = _get_default_store()
         told = {r: json.loads(store.get(f"{key}/{r}")) for r in members if store.check([f"{key}/{r}"])}
@@ -114,11 +119,14 @@ def check_none_waits(op: str, group: dist.ProcessGroup, own: Mapping[str, str], 
     check_alike(op, {dist.get_rank(): own, **told})
 
 
-def _keys(kind: str, members: Sequence[int]) -> tuple[str, str]:
-    """Return the names in the store of a group's next comparison of a kind, and of the one before it."""
+def _next(kind: str, members: Sequence[int]) -> str:
+    """Return the name in the store of a group's next comparison of a kind."""
     among = _name(members)
-    number = _calls[kind, among]
-    return f"rlk/{kind}/{among}/{number}", f"rlk/{kind}/{among}/{number - 1}"
+    return _key(kind, among, _calls[kind, among])
+
+
+def _key(kind: str, among: str, number: int) -> str:
+    return f"rlk/{kind}/{among}/{number}"
 
 
 def _name(members: Sequence[int]) -> str:
@@ -145,8 +153,8 @@ def check_alike(op: str, every: Mapping[int, Mapping[str, str]]) -> None:
 
     Where a rank refused, that alone is named.
     """
-    if any(REFUSED in facts for facts in every.values()):
-        every = {r: {REFUSED: facts[REFUSED]} if REFUSED in facts else {} for r, facts in every.items()}
+    if any(facts.keys() == {REFUSED} for facts in every.values()):  # among others it is one of the caller's
+        every = {r: facts if facts.keys() == {REFUSED} else {} for r, facts in every.items()}
     if lines := differences(every):
         more = [f"    and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
         text = "\n".join([f"    {line}" for line in lines[:SHOWN]] + more)
@@ -166,7 +174,7 @@ def _remedy(every: Mapping[int, Mapping[str, str]]) -> str:
             found["start all ranks with one version of rlk and of torch"] = None
         elif name in MODEL or any(SHAPE.fullmatch(value) for value in values):
             found["give all ranks one model, with the same leaves and frozen parameters"] = None
-        elif name == REFUSED or REFUSED in values:
+        elif names.keys() == {REFUSED} or REFUSED in values:
             rank = next(r for r, facts in every.items() if name in facts and REFUSED in (name, facts[name]))
             found[f"see the error of rank {rank}"] = None
         elif name in CALL:
