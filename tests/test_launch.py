@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -150,6 +151,13 @@ def test_a_compiler_that_dies_is_an_error_and_not_the_end(workers: Pool, tmp_pat
     with pytest.raises(CompileError, match="ended with status 7\ngoodbye"):
         compiled(workers, tmp_path / "entry", DEADLY)
     compiled(workers, tmp_path / "next")
+    idle = workers._idle[-1]
+    shutil.rmtree(idle._scratch)  # as who cleans /tmp does
+    compiled(workers, tmp_path / "cleaned")
+    idle._process.kill()
+    idle._process.wait()
+    with pytest.raises(CompileError, match="ended with status -9"):
+        compiled(workers, tmp_path / "killed")
 
 
 def test_a_full_disk_is_reported_as_such(workers: Pool, tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ class _Worker:
     def close(self) -> None:
         """End the process: it stops when its input does."""
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):  # it ended before it read all
+                self._process.stdin.close()
         self._log.close()
 
     def kill(self) -> None:

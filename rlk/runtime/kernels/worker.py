@@ -28,6 +28,8 @@ def serve(requests: TextIO, answers: TextIO) -> None:
     for line in requests:
         answer: dict[str, object] = {"error": None}
         try:
+            if tempfile.tempdir is not None:  # of days without a request, who cleans /tmp may have removed it
+                os.makedirs(tempfile.tempdir, 0o700, exist_ok=True)
             compile_module(*decode_request(line))
         except OSError as error:
             answer = {"error": str(error), "errno": error.errno}
