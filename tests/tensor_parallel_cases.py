@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -522,7 +523,12 @@ def kept_layers(of: Ranks, folder: Path) -> Found:
     read = {name: torch.zeros(16, 8) for name in ("0.weight", "1.weight")}
     read |= {"1.bias": torch.zeros(16), "2.weight": torch.zeros(8, 16), "2.bias": torch.zeros(8)}
     dcp.load(read, checkpoint_id=folder)
-    return read
+    total = sync.digest(read).total
+    for p in (copied := deepcopy(model)).parameters():
+        p.grad = p.detach().clone()
+    norm = clip_grad_norm(copied.named_parameters(), 1e9, leaves=4)
+    told = {"digest": sync.digest(model).total, "gathered": sync.digest(dict(sync.gathered(copied))).total}
+    return {"read": read, "norm": norm, "differ": [name for name, found in told.items() if found != total]}
 
 
 @torch.no_grad()

@@ -257,8 +257,14 @@ def test_weights_that_dcp_keeps_are_whole_ones(ranks: list[Found]) -> None:
     for found in ranks:
         assert len(found["kept"]) == 5 and found["kept"].pop("tied") == totals["qwen3, tied"]
         assert set(found["kept"].values()) == {totals["qwen2"]}
-        for name, x in found["kept layers"].items():  # of a model that is none of rlk's
+        made = found["kept layers"]  # of a model that is none of rlk's
+        for name, x in made["read"].items():
             assert_same_bits(x, torch.arange(float(x.numel())).view(x.shape), name)
+        parameters = {name: torch.nn.Parameter(x) for name, x in made["read"].items()}
+        for p in parameters.values():
+            p.grad = p.detach().clone()
+        assert_same_bits(made["norm"], clip_grad_norm(parameters.items(), 1e9, leaves=4))
+        assert not made["differ"]
 
 
 def test_a_state_dict_is_of_use_to_the_model_and_its_ranks(ranks: list[Found]) -> None:
@@ -319,8 +325,10 @@ def test_parts_of_weights_are_tensors_like_others(initialized: None) -> None:
     state = parallelize(model, fake_group(1, 2)).state_dict()
     held = state[name]
     assert type(held) is type(held.detach()) is PartOfWeight  # the control
+    y = torch.ones(held.shape)
     for made in (held + 1, held[0], torch.cat([held, held]), held.new_empty(2, 3), held.sum(), held.T):
         assert type(made) is torch.Tensor
+    assert {type(x) for x in (y.to(held), y.view_as(held))} == {torch.Tensor}  # like a part
     y = held.detach().requires_grad_()
     (y * 2).sum().backward()
     assert type(y.grad) is torch.Tensor and y.grad.eq(2).all()

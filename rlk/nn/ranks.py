@@ -190,16 +190,12 @@ def _shown(value: object) -> str:
 
 def mark_shares(model: torch.nn.Module, ranks: Ranks) -> None:
     """Mark the parameters that modules name in `shares`, anew: copies and FSDP2 put other tensors there."""
+    sharing.difference_update(model.modules())  # which it marks too
     sharing.add(model)
     for module in model.modules():
-        mark_layer(module, ranks)
-
-
-def mark_layer(module: torch.nn.Module, ranks: Ranks) -> None:
-    """Mark the parameters that a module itself names in `shares`."""
-    for name, dim in getattr(module, "shares", {}).items():
-        if (p := module._parameters.get(name)) is not None:
-            setattr(p, SHARE, Share(ranks.group, dim))
+        for name, dim in getattr(module, "shares", {}).items():
+            if (p := module._parameters.get(name)) is not None:
+                setattr(p, SHARE, Share(ranks.group, dim))
 
 
 class _Whole(torch.autograd.Function):

@@ -6,6 +6,7 @@ torch's default, f32, which their forward passes refuse.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -16,13 +17,38 @@ from rlk.nn.embedded import embedding_of_ranks, whole_embedding_of_ranks
 from rlk.nn.modules import Attention, Embedding, GatedMLP, Linear, RMSNorm
 from rlk.nn.normed import norm_of_total, rms_norm_of_rows, with_weight_of_rows
 from rlk.nn.products import column_linear_of_ranks, row_linear_of_ranks
-from rlk.nn.ranks import Ranks
+from rlk.nn.ranks import Ranks, mark_shares
 from rlk.nn.tokens import Tokens
 from rlk.parallel.state import mark_parts
 from rlk.runtime.binding.checks import wrong_value
 
 
-class ColumnParallelLinear(Linear):
+class _OfShares(torch.nn.Module):
+    """A layer that marks its shares, of copies too, for `rlk.optim`, `rlk.sync` and state dicts."""
+
+    ranks: Ranks
+    shares: Mapping[str, int]
+
+    def _share(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        mark_parts(self, self.shares, ranks)
+        self._mark()
+
+    def _mark(self) -> None:
+        if self.ranks.size > 1:
+            mark_shares(self, self.ranks)
+
+    def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Yield names and parameters, which are marked anew."""
+        self._mark()
+        yield from super().named_parameters(*args, **options)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._mark()
+
+
+class ColumnParallelLinear(_OfShares, Linear):
     """x w^T + bias of a rank's own rows of w: weight [out_features / ranks, in_features], bias likewise.
 
     in_features, out_features: of the whole. leaves: as of `rlk.nn.Linear`, more than 1 and a multiple of the
@@ -48,8 +74,7 @@ class ColumnParallelLinear(Linear):
         _check_leaves("ColumnParallelLinear", leaves, ranks, "out_features", out_features)
         own = ranks.share(out_features)
         super().__init__(in_features, own, bias, leaves=leaves, device=device, dtype=dtype)
-        self.ranks = ranks
-        mark_parts(self, self.shares, ranks)
+        self._share(ranks)
 
     @product_alone
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -57,7 +82,7 @@ class ColumnParallelLinear(Linear):
         return column_linear_of_ranks(x, self.weight, self.bias, self.leaves, self.ranks)
 
 
-class RowParallelLinear(Linear):
+class RowParallelLinear(_OfShares, Linear):
     """x w^T + bias, summed over K on all ranks: weight [out_features, in_features / ranks], bias whole.
 
     x: the rank's own columns [T, in_features / ranks], of all tokens. leaves, dtype: as of
@@ -82,8 +107,7 @@ class RowParallelLinear(Linear):
         _check_leaves("RowParallelLinear", leaves, ranks, "in_features", in_features)
         own = ranks.share(in_features)
         super().__init__(own, out_features, bias, parallel="rows", leaves=leaves, device=device, dtype=dtype)
-        self.ranks = ranks
-        mark_parts(self, self.shares, ranks)
+        self._share(ranks)
 
     @product_alone
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -94,7 +118,7 @@ class RowParallelLinear(Linear):
         return row_linear_of_ranks(x, self.weight, self.bias, self.leaves, self.ranks)
 
 
-class VocabParallelEmbedding(Embedding):
+class VocabParallelEmbedding(_OfShares, Embedding):
     """Rows of a weight of which each rank has an equal range: weight [num_embeddings / ranks, embedding_dim].
 
     num_embeddings: of all ranks. Under sequence parallelism a rank gets the rows of its own tokens, and
@@ -118,8 +142,7 @@ class VocabParallelEmbedding(Embedding):
             raise wrong_value("VocabParallelEmbedding", "num_embeddings", num_embeddings, wanted)
         own = ranks.share(num_embeddings)
         super().__init__(own, embedding_dim, scale=scale, device=device, dtype=dtype)
-        self.ranks = ranks
-        mark_parts(self, self.shares, ranks)
+        self._share(ranks)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return [T, embedding_dim] of ids [T], of the whole vocabulary and of all tokens."""

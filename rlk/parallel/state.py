@@ -15,7 +15,7 @@ from torch.distributed.tensor._shards_wrapper import LocalShardsWrapper
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from rlk.integrations.patching import Patched
-from rlk.nn.ranks import Ranks, mark_layer
+from rlk.nn.ranks import Ranks
 from rlk.runtime.binding.checks import wrong_type
 from rlk.runtime.binding.parts import part, plain
 from rlk.runtime.call.collective import share_of
@@ -41,9 +41,6 @@ def sharded_state_dict(model: torch.nn.Module | Patched) -> dict[str, torch.Tens
         raise wrong_type(NAME, "model", model, "torch.nn.Module")
     reshard(whole)
     mark_anew(whole)
-    for module in whole.modules():  # layers of rlk.parallel in a model of the caller's own
-        if isinstance(ranks := getattr(module, "ranks", None), Ranks) and ranks.size > 1:
-            mark_layer(module, ranks)
     meshes: dict[dist.ProcessGroup, DeviceMesh] = {}
     # the parameters themselves, which are marked, by names without those of wrappers (activation checkpoints)
     state = whole.state_dict(keep_vars=True)

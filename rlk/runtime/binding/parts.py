@@ -27,7 +27,8 @@ class PartOfWeight(torch.Tensor):
             made = func(*args, **options)
             # DCP stages a copy in what it makes so, without dims
             staged = func is torch.Tensor.new_empty and "device" in options and not made.dim()
-            if (staged or func in KEPT) and isinstance(made, torch.Tensor) and not isinstance(made, cls):
+            of = args[0] if args else options.get("input")  # another one may be like a part: x.to(part)
+            if (staged or func in KEPT) and isinstance(of, cls) and type(made) is torch.Tensor:
                 return made.as_subclass(cls)
             return made
 

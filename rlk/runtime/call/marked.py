@@ -8,9 +8,9 @@ from weakref import WeakSet
 import torch
 
 sharing: WeakSet[Any] = WeakSet()
-"""Models of this process whose weights ranks share.
+"""Models and layers of this process whose weights ranks share.
 
-The `named_parameters` of rlk's own models and of patched ones marks the shares anew; Megatron's GPTModel marks
+The `named_parameters` of rlk's own, and of patched models, marks the shares anew; Megatron's GPTModel marks
 them once, when it is made.
 """
 
