@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -60,6 +60,21 @@ def environment_of_vllm() -> Iterator[None]:
     envs: Any = sys.modules.get("vllm.envs")
     if envs is not None:
         envs.disable_envs_cache()
+
+
+@pytest.fixture
+def assembler(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
+    """Give what returns the words of ptxas about the kernels that Triton compiled since it was asked last."""
+    from triton import knobs
+
+    def said() -> str:
+        found = capsys.readouterr().out
+        assert "Compiling entry function" in found
+        return found
+
+    with knobs.nvidia.scope():
+        knobs.nvidia.dump_ptxas_log = True
+        yield said
 
 
 @pytest.fixture
