@@ -62,6 +62,13 @@ def environment_of_vllm() -> Iterator[None]:
         envs.disable_envs_cache()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def objects_of_other_files() -> None:
+    """Leave what tests of other files keep out of collections, of which transformers asks for many."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def assembler(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
     """Give what returns the words of ptxas about the kernels that Triton compiled since it was asked last."""
