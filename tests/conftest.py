@@ -37,6 +37,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(50_000, 20, 50)  # with (700, 10, 10) tests of passes spend 8 % of their CPU time on it
 
 
+def pytest_sessionfinish() -> None:
+    gc.freeze()  # pytest collects all garbage five times at its end, Python twice
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("cutlass") and cute.toolchain() is None:
         pytest.skip("nvidia-cutlass-dsl is not installed")
