@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -37,6 +37,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(50_000, 20, 50)  # with (700, 10, 10) tests of passes spend 8 % of their CPU time on it
 
 
+def pytest_sessionfinish() -> None:
+    gc.freeze()  # pytest collects all garbage five times at its end, Python twice
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("cutlass") and cute.toolchain() is None:
         pytest.skip("nvidia-cutlass-dsl is not installed")
@@ -60,6 +64,28 @@ def environment_of_vllm() -> Iterator[None]:
     envs: Any = sys.modules.get("vllm.envs")
     if envs is not None:
         envs.disable_envs_cache()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def objects_of_other_files() -> None:
+    """Leave what tests of other files keep out of collections, of which transformers asks for many."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def assembler(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
+    """Give what returns the words of ptxas about the kernels that Triton compiled since it was asked last."""
+    from triton import knobs
+
+    def said() -> str:
+        found = capsys.readouterr().out
+        assert "Compiling entry function" in found
+        return found
+
+    with knobs.nvidia.scope():
+        knobs.nvidia.dump_ptxas_log = True
+        yield said
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ import subprocess
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import jinja2
 from jinja2 import nodes
 
 ROOT = Path(__file__).resolve().parents[1]
-parsed = lru_cache(maxsize=512)(ast.parse)
+parsed = cache(ast.parse)
 """The tree of a source, which nobody may change: a dozen rules look at each."""
 FILE_LINES = 1000
 FUNCTION_LINES = 60

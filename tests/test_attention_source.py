@@ -25,6 +25,7 @@ from rlk.passes.walk import walk
 from rlk.schedule import heuristics
 from rlk.schedule.attention import scheduled
 from rlk.schedule.axes import kind, roles
+from rlk.schedule.schedule import Schedule
 from rlk.target.facts import target
 from rlk.testing import generated
 from rlk.testing.bits import assert_same_bits, differing
@@ -76,6 +77,48 @@ def test_pieces_with_programs_of_their_own_have_the_same_bits(form: str) -> None
     ran = interpreted(FORMS[form], apart=True)
     assert len(ran.emitted.kernels) == 2
     assert_same(ran, oracle(FORMS[form]))
+
+
+def roomy(inputs: Inputs, pages: int = 170) -> Inputs:
+    """Return paged inputs whose table has room for more pages, and so for pieces that no row has."""
+    beyond = np.full((len(inputs["block_table"]), pages), 1 << 30, np.int32)
+    return inputs | {"block_table": np.concatenate((inputs["block_table"], beyond), 1)}
+
+
+ROOMY = roomy(paged(batch((2, 0, 1, 1), (70, 0, 1100, 530), group=3, e=24, w=40)))
+
+
+def in_roomy_pieces(programs: int = 0) -> generated.Ran:
+    """Run pieces of few rows, and merge them; memory that nobody wrote is NaN."""
+    placed = (replace(scheduled("Q*G", {"W": 64}, 16), programs=programs), Schedule((("W", 32),), unroll=2))
+    sizes = extents(ROOMY) | {"Q*G": 12}
+    return generated.run_generated(
+        of(ROOMY, apart=True), ROOMY, extents=sizes, schedules=placed, backend="triton"
+    )
+
+
+@pytest.mark.parametrize("programs", [0, 8])
+def test_pieces_without_keys_are_not_stored(programs: int) -> None:
+    ran = in_roomy_pieces(programs)
+    assert_same(ran, oracle(ROOMY))
+    before_queries = ran.emitted.source.partition("tl.load(q_ptr")[0]
+    assert ("if s_piece >= last_pieces:" in before_queries) == (programs == 0)  # a loop over tiles goes on
+    written = ~np.isnan(ran.tensors["max_of_piece"][:, :, 0, 0])
+    assert written.sum(0).tolist() == [1, 1, 3, 2]  # of 6 that the table has room for
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new"),
+    [
+        (r"exists = s_piece_step < pieces", "exists = s_piece_step < 1000"),  # pieces that nobody wrote
+        (r"= steps_plus_7 // 8", "= steps // 8"),  # not the last one
+        (r"if s_piece >= last_pieces:", "if s_piece >= last_pieces - 1:"),  # its program has returned
+    ],
+)
+def test_a_piece_too_many_or_too_few_is_seen(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit_text(monkeypatch, triton, substituted(pattern, new))
+    ran, want = in_roomy_pieces(), oracle(ROOMY)
+    assert any(differing(ran.tensors[n], want[n], "bf16" if n == "o" else None) for n in ("o", "lse"))
 
 
 def test_without_a_mask_too() -> None:

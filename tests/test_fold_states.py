@@ -99,6 +99,24 @@ def test_merging_is_commutative(name: str) -> None:
         assert_same_bits(x, y)
 
 
+@pytest.mark.parametrize("kind", [Kind.SOFTMAX_SUM, Kind.POWER_SUM])
+def test_a_piece_without_elements_changes_nothing_but_the_sign_of_a_zero(kind: Kind) -> None:
+    """So a piece that no row sees may be merged or left out: `x + 0.0` makes -0.0 to 0.0."""
+    nan = float("nan")
+    sums = [(s, y) for s in (0.0, -0.0, 1e-45, 1.5, 3e38, INF, nan) for y in (*SUMS, INF, -INF, nan)]
+    states = [(m, s, y) for m in (0.0, -0.0, 1e-45, -3e38, 3e38) for s, y in sums]
+    states += [(-INF, 0.0, 0.0), (-INF, -0.0, -0.0), (INF, nan, nan)]  # no key at all; a score of inf
+    given = np.array(states, np.float32).T
+    want = [given[0], given[1] + np.float32(0), given[2] + np.float32(0)]
+
+    def made(empty: tuple[float, ...]) -> list:
+        return merged(Monoid(kind, ("y",)), (DType.F32,) * 3, states, [empty] * len(states))[0]
+
+    for got, expected in zip(made((-INF, 0.0, 0.0)), want, strict=True):
+        assert_same_bits(got, expected)
+    assert differing(made((0.0, 0.0, 0.0))[1], want[1]), "the control: an empty piece has a maximum of -inf"
+
+
 @op()
 def totals(x: Tensor[f32, T, V], y: Tensor[f32, T, N], z: Tensor[f32, S], low: Tensor[i64, T]) -> Outputs:
     streamed, ragged = L.total(), L.total()

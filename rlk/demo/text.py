@@ -44,6 +44,12 @@ def tokenizer() -> Tokenizer:
     return made
 
 
+@cache
+def encoded() -> list[int]:
+    """Return the tokens of the shipped text, which nobody may change; a second or two."""
+    return list(tokenizer().encode(shipped()).ids)
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One prompt with one completion, as token ids, and the reward of the completion."""
@@ -81,7 +87,7 @@ def cut(shape: Shape, seed: int) -> tuple[Sample, ...]:
 
     The rest are passages from elsewhere. Samples of a group stand together.
     """
-    ids = tokenizer().encode(shipped()).ids
+    ids = encoded()
     draw = random.Random(seed)
     longest = shape.prompt[1] + shape.completion[1]
     samples: list[Sample] = []

@@ -203,38 +203,46 @@ class _Stored:
     axes: tuple[Axis, ...]
     rows: _Rows
 
-    def load(self, b: Builder, at: Value, exists: Value | None) -> Value:
-        """Append the load of the component at an index `at` of the stored axis, guarded by `exists`."""
+    def load(self, b: Builder, at: Value, exists: Value | None, fill: Value | None = None) -> Value:
+        """Append the load of the component at an index `at` of the stored axis, `fill` unless `exists`."""
         index = (at, *self.rows.place(b, self.axes)[1])
-        kept = self.rows.kept
-        if exists is not None and kept is not None:
-            kept = b.map2(Fn2.AND, exists, kept)
-        guard = exists if kept is None else kept
-        return b.let(Load(self.name, index, guard), self.name)
+        return b.let(Load(self.name, index, _both(b, exists, self.rows.kept), fill), self.name)
+
+
+def _both(b: Builder, exists: Value | None, kept: Value | None) -> Value | None:
+    """Return the conjunction of two masks that may be missing."""
+    if exists is None or kept is None:
+        return kept if exists is None else exists
+    return b.map2(Fn2.AND, exists, kept)
 
 
 def _merge_ascending(
-    b: Builder, stream: Stream, states: list[State], over: Axis, rows: _Rows = _Rows()
-) -> list[State]:
+    b: Builder, stream: Stream, states: list[State], over: Axis, rows: _Rows = _Rows(),
+    count: Value | None = None,
+) -> list[State]:  # fmt: skip
     """Store the states along an axis, then load and merge them in order: `cut` makes this two kernels.
 
     They merge one at a time, or a fan at a time, whose states are reduced along lanes first as elements of a
-    chunk.
+    chunk. count: of each row's states that may hold elements, from the first on; others are neither stored
+    nor merged.
     """
+    held = None if count is None else b.map2(Fn2.LT, b.let(Pos(over)), count, f"{over.part.value}_exists")
     stored = [
         [
-            _store_state(b, over, f"{n}_of_{over.part.value}", v, rows)
+            _store_state(b, over, f"{n}_of_{over.part.value}", v, rows, held)
             for n, v in zip(f.monoid.state, s, strict=True)
         ]
         for f, s in zip(stream.folds, states, strict=True)
     ]
     fan = over.fan
-    start, count = b.i32(0), b.let(Extent(over))
+    start, bounded = b.i32(0), count is not None
+    count = b.let(Extent(over)) if count is None else count
     stop, full = (count, None) if fan is None else _steps(b, count, fan.chunk or 1)
     with b.region() as lets:
         step = b.fresh(TileType(DType.I32))
         if fan is None:
-            exists, loaded = None, _loaded(b, stored, step)
+            exists = b.map2(Fn2.LT, step, count, "exists") if bounded else None
+            loaded = _loaded(b, stored, step, exists, stream.folds if bounded else ())
         else:
             exists, loaded = _fan(b, stream.folds, stored, fan, step, count)
         carried, merged = _carry(b, stream.folds, loaded)
@@ -271,14 +279,14 @@ def _leaf(
         return folds.leaf(b, fold.monoid, inputs, lanes, exists, pos)
 
 
-def _store_state(b: Builder, over: Axis, name: str, value: Value, rows: _Rows) -> _Stored:
-    """Store one component of the states to a workspace of its own."""
+def _store_state(b: Builder, over: Axis, name: str, value: Value, rows: _Rows, held: Value | None) -> _Stored:
+    """Store one component of the states, those that are held, to a workspace of its own."""
     tile = b.tile(value)
     piece = b.let(Pos(over))
     axes = without(tile.axes, over)
     dims, index = rows.place(b, axes)
     unique = _workspace(b, name, tile.dtype, (over, *dims))
-    b.let(Store(unique, (piece, *index), value, rows.kept))
+    b.let(Store(unique, (piece, *index), value, _both(b, held, rows.kept)))
     return _Stored(unique, axes, rows)
 
 
@@ -289,9 +297,22 @@ def _workspace(b: Builder, name: str, dtype: DType, axes: tuple[Axis, ...]) -> s
     return unique
 
 
-def _loaded(b: Builder, stored: list[list[_Stored]], at: Value, exists: Value | None = None) -> list[State]:
-    """Load the states at an index of the stored axis, guarded by `exists`."""
-    return [tuple(component.load(b, at, exists) for component in state) for state in stored]
+def _loaded(
+    b: Builder, stored: list[list[_Stored]], at: Value, exists: Value | None = None,
+    folded: tuple[Fold, ...] = (),
+) -> list[State]:  # fmt: skip
+    """Load the states at an index of the stored axis, guarded by `exists`.
+
+    folded: the folds of states that begin a piece of the axis, which stand for those that do not exist.
+    """
+    fills: list[tuple[Value | None, ...]] = [(None,) * len(state) for state in stored]
+    if folded:
+        dtypes = [b.params[state[0].name].type.dtype for state in stored]
+        fills = [online.start(b, f.monoid, t) for f, t in zip(folded, dtypes, strict=True)]
+    return [
+        tuple(component.load(b, at, exists, fill) for component, fill in zip(state, each, strict=True))
+        for state, each in zip(stored, fills, strict=True)
+    ]
 
 
 def _identities(b: Builder, folded: tuple[Fold, ...], states: list[State]) -> State:
@@ -494,12 +515,13 @@ def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozen
     if axis.leaf == "segment":
         return list(b.results(_loop_over_chunks(replay, stream, (begin, end), steps, types), names))
     if axis.name in apart and not any(f.open or f.after for f in stream.folds):
+        count = _pieces_with_steps(b, axis, steps)
         steps = _of_piece(b, axis, steps)
         along = [TileType(t.dtype, (axis.pieces, *t.axes)) for t in types]
         made = _loop_over_chunks(replay, stream, (begin, end), steps, along)
         rows = _Rows(stream.rows, replay.optional(stream.row), replay.optional(stream.kept))
         states = _by_fold(stream.folds, b.results(made, names))
-        return _flat(_merge_ascending(b, stream, states, axis.pieces, rows))
+        return _flat(_merge_ascending(b, stream, states, axis.pieces, rows, count))
     made = _loop_over_chunks(replay, stream, (begin, end), steps, types * 2)
     names_before = tuple(f"{n}_before" for n in names)
     both = b.results(made, tuple(n for f in stream.folds for n in f.monoid.piece_symbols) + names_before)
@@ -538,6 +560,19 @@ def _visible_steps(replay: Replay, stream: Stream, begin: Value, end: Value) -> 
         stop = b.select(when, stop, zero, "steps")
         full = None if full is None else b.select(when, full, zero, "full_steps")
     return _Steps(start, stop, full, first)
+
+
+def _pieces_with_steps(b: Builder, axis: Axis, steps: _Steps) -> Value | None:
+    """Append the number of pieces up to the last visible chunk of each row, at least one; None if all are.
+
+    Merging a state without elements changes no bit but the sign of a zero that is no sum of elements, and
+    one piece is enough for that: so it is in the loop over all pieces, too.
+    """
+    if not b.tile(steps.stop).axes:
+        return None
+    size = b.i32(axis.steps_of_piece)
+    found = b.map2(Fn2.DIV, b.add(steps.stop, b.i32(axis.steps_of_piece - 1)), size)
+    return b.min(b.let(Extent(axis.pieces)), b.max(b.i32(1), found), "pieces")
 
 
 def _of_piece(b: Builder, axis: Axis, steps: _Steps) -> _Steps:

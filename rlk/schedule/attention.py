@@ -28,7 +28,7 @@ FEW_ROWS_STAGES, STAGES = 3, 2
 CORES = 132  # SMs of the largest device
 FILLED = 3 * CORES // 2
 """Programs from which pieces stay in one loop. One H200, a query each, 8 heads of keys, in us by parallel
-pieces and by loops, with the most keys that a table has room for:
+pieces and by loops, with the most keys that a table has room for; pieces without keys were merged, too:
 
 | sequences | 576 of 1536 keys | 576 of 8192 | 576 of 32768 | 4096 of 8192 |
 |---|---|---|---|---|
@@ -39,8 +39,8 @@ pieces and by loops, with the most keys that a table has room for:
 SLOWER_PERCENT = 107  # time of a row in tiles of two warpgroups, of that in tiles of three (decision 68)
 LARGEST_STATES = 1 << 28  # limit of the bytes of parallel pieces' states
 MERGED_ROWS = 4096
-"""Rows of all heads from which pieces stay in one loop: a row has a state of every piece that a table has
-room for. Loops take 20 ns a key while one wave runs all tiles; a merge about 1 ns for each piece of each row.
+"""Rows of all heads from which pieces stay in one loop, measured where a row had a state of every piece that
+a table has room for. Loops take 20 ns a key while one wave runs all tiles; merges about 1 ns for each such.
 16 heads on 8 of 128, in us by loops and by parallel pieces; keys fill the table, but in the last column:
 
 | queries | 512 keys | 1536 | 4096 | 8192 | 512, table of 8192 |

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rlk.ir.dims import Axis, Part, extent_of
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Combine, Dot, Kernel, Load, Loop, Math, Merge, Program, Reduce, Role, Store
+from rlk.ir.nodes import Combine, Dot, Kernel, Load, Loop, Math, Merge, Program, Reduce, Role, Select, Store
 from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type, tile_axes
 from rlk.passes.rotation import windows
@@ -519,7 +519,7 @@ def _partials(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str
     """Return the schedule of a merge of states: few columns per program, loads of many steps in flight."""
     # with segments, a program has one row, and a vector of its sums
     near = [a for a in found.parallel if rows_axis(found) is None or not a.dynamic]
-    bodies = [len(let.node.body.lets) for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    bodies = [_work(let.node) for let in walk(kernel.body) if isinstance(let.node, Loop)]
     # a merge of softmax states is long: 64 of them in a row take minutes to compile
     steps = max(1, min(64, UNROLLED // padded(max(bodies, default=1))))
     held = _held(found)
@@ -533,6 +533,15 @@ def _partials(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str
     return Schedule(
         tiles=tuple(t for t in tiles if t[1] > 1), warps=8 if many and not alone else 1, unroll=steps
     )
+
+
+def _work(loop: Loop) -> int:
+    """Return the number of a step's nodes, but for conditions that only mask its loads."""
+    lets = {let.value: let for let in loop.body.lets}
+    guards = [n.guard for let in lets.values() if isinstance(n := let.node, Load) and n.guard is not None]
+    chosen = {let.node.cond for let in lets.values() if isinstance(let.node, Select)}
+    masks = (lets[v].type for v in backward_slice(guards, lets) - chosen)
+    return len(lets) - sum(isinstance(t, TileType) and t.dtype is DType.BOOL for t in masks)
 
 
 def _ahead(kernel: Kernel, extents: Mapping[str, int]) -> int:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rlk.ir.dims import Axis, fixed_extent, union
+from rlk.ir.dims import Axis, Part, fixed_extent, union
 from rlk.ir.nodes import (
     Check,
     Combine,
@@ -387,7 +387,11 @@ class RowsEmitter(Emitter):
         meetings = self.meetings(loop)
         if meetings and self.inside_loop:
             self.line("cute.arch.sync_threads()")  # reads of the buffer must end before it is overwritten
-        with self.inner(f"for {name} in cutlass.range({start}, {stop}, unroll={self.plan.unroll}):"):
+        last, unroll = stop, self.plan.unroll
+        if loop.axis.part is Part.PIECE and loop.exists is not None and unroll > 1 and start == "0":
+            # steps that are left over would wait for their loads one by one
+            last = f"({stop} + {unroll - 1}) // {unroll} * {unroll}"
+        with self.inner(f"for {name} in cutlass.range({start}, {last}, unroll={unroll}):"):
             before = self.turn, self.inside_loop
             self.turn, self.inside_loop = f"{name} % 2" if meetings == 1 else "", True
             coming = self.of_step(loop, early, f"{name} + {self.plan.ahead}", stop)

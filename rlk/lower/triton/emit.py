@@ -61,6 +61,7 @@ from rlk.lower.triton.addresses import Addresses
 from rlk.lower.triton.attention import Attention
 from rlk.lower.triton.contract import Dots
 from rlk.lower.triton.functions import float_literal, functions, portable
+from rlk.lower.triton.in_pieces import in_pieces
 from rlk.lower.triton.masks import is_whole
 from rlk.lower.triton.parts import in_parts
 from rlk.lower.triton.plan import TritonPlan
@@ -137,7 +138,7 @@ class Emitter(StatementEmitter):
             if self.plan.schedule.parts > 1:
                 in_parts(self, self.plan.kernel.body.lets)
             else:
-                self.block(self.plan.kernel.body.lets)
+                in_pieces(self, self.plan.kernel.body.lets)
             if self.plan.remainder is not None:
                 self.remainder(self.plan.remainder.axis)
         return live(self.lines)
@@ -464,7 +465,12 @@ class Emitter(StatementEmitter):
         step, *args = loop.body.args
         self.dots.enter(loop)
         name = self.names.fresh(f"{axis_name(loop.axis)}_step")
-        with self.inner(f"for {name} in tl.range({start}, {stop}{self.loop_options(loop)}):"):
+        options = self.loop_options(loop)
+        if self.plan.kind == "merge" and loop.exists is not None and start == "0" and self.unrolled(loop):
+            # steps that are left over would wait for their loads one by one
+            many = self.plan.schedule.unroll
+            stop = f"({stop} + {many - 1}) // {many} * {many}"
+        with self.inner(f"for {name} in tl.range({start}, {stop}{options}):"):
             self.text[step] = name
             for arg, variable in zip(args, carried, strict=True):
                 self.text[arg] = variable
@@ -532,10 +538,14 @@ class Emitter(StatementEmitter):
     def loop_options(self, loop: Loop) -> str:
         schedule = self.plan.schedule
         stages = f", num_stages={schedule.stages}" if schedule.stages > 1 else ""
+        return stages + (f", loop_unroll_factor={schedule.unroll}" if self.unrolled(loop) else "")
+
+    def unrolled(self, loop: Loop) -> bool:
+        """Return whether a loop is unrolled as its schedule says."""
+        schedule = self.plan.schedule
         carried = sum(math.prod(self.plan.shape(type.axes)) for type in loop.types)
         # arithmetic bounds a loop that carries more, whose compilation takes as long as its text
-        unrolled = schedule.unroll > 1 and carried <= MOST_CARRIED * schedule.warps * self.plan.target.warp
-        return stages + (f", loop_unroll_factor={schedule.unroll}" if unrolled else "")
+        return schedule.unroll > 1 and carried <= MOST_CARRIED * schedule.warps * self.plan.target.warp
 
     def carry(self, value: Value, loop: Loop) -> tuple[str, ...]:
         """Give every carried value a variable that holds its initial value; a dead one is taken over."""

@@ -10,8 +10,8 @@ import torch
 sharing: WeakSet[Any] = WeakSet()
 """Models and layers of this process whose weights ranks share.
 
-The `named_parameters` of rlk's own, and of patched models, marks the shares anew; Megatron's GPTModel marks
-them once, when it is made.
+The `named_parameters` of rlk's own, and of patched models, marks the shares anew; Megatron's GPTModel
+marks them once, when it is made.
 """
 
 

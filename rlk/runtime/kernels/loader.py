@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any, Protocol
 
 from rlk.backends.registry import find, of_name
@@ -56,14 +56,19 @@ def bind(source: str, file: str, kernels: SimpleNamespace) -> Host:
 
     Only `call` and the module's constants are executed: the process that launches needs no Triton.
     """
+    scope: dict[str, Any] = {}
+    exec(_host_code(source, file), scope)
+    return partial(scope["call"], kernels)  # a call of it costs no frame
+
+
+@lru_cache(maxsize=256)
+def _host_code(source: str, file: str) -> CodeType:
     tree = ast.parse(source, file)
     host = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "call"]
     if len(host) != 1:
         raise InternalError(Code.INTERNAL, what=f"{file} has {len(host)} host functions named call")
     tree.body = [node for node in tree.body if _is_constant(node)] + list[ast.stmt](host)
-    scope: dict[str, Any] = {}
-    exec(compile(tree, file, "exec"), scope)
-    return partial(scope["call"], kernels)  # a call of it costs no frame
+    return compile(tree, file, "exec")
 
 
 def _is_constant(node: ast.stmt) -> bool:
