@@ -118,7 +118,7 @@ def digest(
     of a single word changes a block's digest; several changes cancel by accident only. It protects against
     mistakes, not against an adversary.
 
-    DTensors (FSDP2), and the shares of `rlk.parallel` (`parallelize`, its layers), of `rlk.integrations.megatron` or of
+    DTensors (FSDP2), and the shares of `rlk.parallel` and its layers, of `rlk.integrations.megatron` or of
     vLLM's ranks in a model, are gathered one by one: every rank calls it, and gets the digest of the whole
     weights. Models of Megatron-core's GPT (local spec, dense) have their weights' Hugging Face names.
 
