@@ -306,16 +306,10 @@ def disagreements(world: int, rank: int) -> Found:
             for count in (13, 12, 13, 11, 13):
                 called(count)
     called(10)  # after which all ranks have left what some refused
-    keys = keys_of(rank, world)
+    numbers, store = range(alike._calls[all_ranks := (collective.SUMS, "0,1,2,3")]), _get_default_store()
+    keys = sum(store.check([f"{alike._key(*all_ranks, n)}/{rank}"]) for n in numbers)
     found["refused"]["known"] = refused_where_known(last, partial(called, 10))
     return found | {"forgotten": compared - found["compared"], "keys": keys}
-
-
-def keys_of(rank: int, world: int) -> int:
-    """Return how many comparisons of calls of all ranks the store still has a rank's facts of."""
-    among = collective.SUMS, ",".join(map(str, range(world)))
-    names = [alike._key(*among, number) for number in range(alike._calls[among])]
-    return sum(_get_default_store().check([f"{name}/{rank}"]) for name in names)
 
 
 def refused_where_known(last: bool, called: Callable[..., object]) -> tuple[str, str]:
@@ -335,7 +329,7 @@ def refused_where_known(last: bool, called: Callable[..., object]) -> tuple[str,
 
     with patch.object(sharded, "ordered_gather", lost):
         said = refused(called)
-    assert sent  # nothing was compared
+    assert sent
     return said
 
 

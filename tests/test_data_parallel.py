@@ -262,10 +262,8 @@ def test_what_differs_has_its_own_remedy() -> None:
     for told, words in ((numbers, "the same own "), (("float32 [3]", "float32 [3] frozen"), "one model, ")):
         with pytest.raises(LaunchError, match=f"give all ranks {words}"):
             check_alike("agree", {rank: {"own": each} for rank, each in enumerate(told)})
-    for values in ("00", "01"):  # a fact of the caller's that has the name of refusals hides no others
-        told = {rank: {"refused": each, "lr": f"{rank}"} for rank, each in enumerate(values)}
-        with pytest.raises(LaunchError, match="lr: 0 on rank 0, 1 on rank 1\n .* the same .*lr"):
-            check_alike("agree", told)
+    with pytest.raises(LaunchError, match="the same lr"):  # what refusals are called hides nothing
+        check_alike("agree", {rank: {"refused": "0", "lr": f"{rank}"} for rank in range(2)})
 
 
 def test_a_store_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,7 +250,7 @@ def test_ranks_that_call_a_head_otherwise_all_raise(ranks: list[Found]) -> None:
         assert made["alike"] == ("", "nothing was raised")
         assert made["compared"] == 2  # of four calls with two numbers of rows
         assert made["forgotten"] == 4  # of five calls with three, where two are known
-        assert made["keys"] == 1  # of a rank in the store, of the last comparison: none of refusals
+        assert made["keys"] == 1  # of a rank in the store: of no refusals
 
 
 REFUSED = {

@@ -260,11 +260,8 @@ def test_weights_that_dcp_keeps_are_whole_ones(ranks: list[Found]) -> None:
         made = found["kept layers"]  # of a model that is none of rlk's
         for name, x in made["read"].items():
             assert_same_bits(x, torch.arange(float(x.numel())).view(x.shape), name)
-        parameters = {name: torch.nn.Parameter(x) for name, x in made["read"].items()}
-        for p in parameters.values():
-            p.grad = p.detach().clone()
-        assert_same_bits(made["norm"], clip_grad_norm(parameters.items(), 1e9, leaves=4))
-        assert not made["differ"]
+            x.grad = x.clone()
+        assert_same_bits(made["norm"], clip_grad_norm(made["read"].items(), 1e9, leaves=4))
 
 
 def test_a_state_dict_is_of_use_to_the_model_and_its_ranks(ranks: list[Found]) -> None:
