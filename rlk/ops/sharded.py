@@ -16,8 +16,7 @@ from rlk.ops.active_rows import active, compacted
 from rlk.ops.head_bias import bias_gradient
 from rlk.ops.support import words_from
 from rlk.runtime.binding.arguments import PLAIN
-from rlk.runtime.binding.checks import has_dtype, is_tensor, wrong_type, wrong_value
-from rlk.runtime.binding.checks import size as checked_size
+from rlk.runtime.binding.checks import has_dtype, integer, is_tensor, wrong_type, wrong_value
 from rlk.runtime.binding.invocation import Scalars, Tensors
 from rlk.runtime.binding.selection import check_differentiable, invoke, model
 from rlk.runtime.call import library
@@ -63,7 +62,9 @@ class Shard:
     def of(group: Any, start: int, weight: torch.Tensor, weight_grad: torch.Tensor | None) -> Shard:
         """Return the shard that the arguments describe, whose edges `checked` checks. Raises LaunchError."""
         _check_buffer(weight, weight_grad)
-        start, size = checked_size(OP, "vocab_start", start), weight.shape[0]
+        size = weight.shape[0]
+        if not isinstance(start, torch.SymInt):
+            start = integer(OP, "vocab_start", start)
         if group is None:
             if start != 0:
                 wanted = "0 without a group"
