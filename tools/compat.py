@@ -46,6 +46,8 @@ RUN_PEER = (
     ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_patch.py", "tests/test_transformers.py"),
 )
 """What each end of transformers must pass."""
+WITH_PEERS = ("-k", "adapters_of_peft or trainer_trains")
+"""Tests that need peft or accelerate, which `make test` lacks: all others run there with its transformers."""
 LONGEST = 1800  # seconds for one corner and target
 FAULT = re.compile(r"^    \w+: ([^\n|]{,110})", re.MULTILINE)
 
@@ -67,7 +69,8 @@ targets `rlk doctor --probe-dot` and `tests/gpu` do that on the device. *interpr
 `make test-versions` runs `rlk doctor`, `rlk check` and the tests of the interpreter and of compiling with the
 oldest and the newest Triton that `pyproject.toml` allows. torch stays the one above: others bring CUDA. It
 also runs the tests of `rlk.patch` and of `attn_implementation="rlk"` with the oldest and the newest
-transformers that they know, 5.17.0 and 5.23.0, beside peft 0.21.2 and accelerate 1.15.0.
+transformers that they know, 5.17.0 and 5.23.0, beside peft 0.21.2 and accelerate 1.15.0: of the one that
+`make test` has, those that need peft or accelerate alone.
 
 With torch's own CUDA builds at both ends, torch 2.9.0 with triton 3.5.0 and torch 2.15.0 with triton 3.9.0
 (transformers 5.23.0, no GPU), these were run by hand on 2026-11-24 and passed: `rlk doctor`, `rlk demo`,
@@ -154,6 +157,7 @@ def end(name: str) -> int:
     """Run what one end must pass; return the number of failures."""
     failures = 0
     for arguments in RUN_PEER if name in PEER_ENDS else RUN:
+        arguments += WITH_PEERS if name == f"transformers-{version('transformers')}" else ()
         done = ran(name, *arguments)
         failures += done.returncode != 0
         said = "ok" if done.returncode == 0 else f"FAILED\n{done.stdout}{done.stderr}"
