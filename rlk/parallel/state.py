@@ -41,13 +41,13 @@ def sharded_state_dict(model: torch.nn.Module | Patched) -> dict[str, torch.Tens
         raise wrong_type(NAME, "model", model, "torch.nn.Module")
     reshard(whole)
     mark_anew(whole)
-    meshes: dict[dist.ProcessGroup, DeviceMesh] = {}
+    mesh_of: dict[dist.ProcessGroup, DeviceMesh] = {}
     # the parameters themselves, which are marked, by names without those of wrappers (activation checkpoints)
     state = whole.state_dict(keep_vars=True)
-    return {name: _for_dcp(name, x, meshes) for name, x in state.items()}
+    return {name: _for_dcp(name, x, mesh_of) for name, x in state.items()}
 
 
-def _for_dcp(name: str, p: Any, meshes: dict[dist.ProcessGroup, DeviceMesh]) -> Any:
+def _for_dcp(name: str, p: Any, mesh_of: dict[dist.ProcessGroup, DeviceMesh]) -> Any:
     """Return a share as a DTensor of the whole weight on the ranks that share it, all else as it is."""
     if not isinstance(p, torch.Tensor):
         return p  # what a module's get_extra_state returned
@@ -55,8 +55,8 @@ def _for_dcp(name: str, p: Any, meshes: dict[dist.ProcessGroup, DeviceMesh]) -> 
     if share is None:
         return p.detach()
     check_target(NAME, name, p)
-    if share.group not in meshes:
-        meshes[share.group] = DeviceMesh.from_group(share.group, p.device.type)
+    if share.group not in mesh_of:
+        mesh_of[share.group] = DeviceMesh.from_group(share.group, p.device.type)
     local, offset = p.detach(), [0] * p.dim()
     if isinstance(local, DTensor):  # a shard of the share
         _, found = compute_local_shape_and_global_offset(p.shape, local.device_mesh, local.placements)
@@ -67,8 +67,9 @@ def _for_dcp(name: str, p: Any, meshes: dict[dist.ProcessGroup, DeviceMesh]) -> 
     shape = shape_of(p)
     stride = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
     return DTensor.from_local(
-        held, meshes[share.group], [Shard(share.dim)], run_check=False, shape=torch.Size(shape), stride=stride
-    )
+        held, mesh_of[share.group], [Shard(share.dim)], run_check=False, shape=torch.Size(shape),
+        stride=stride,
+    )  # fmt: skip
 
 
 def mark_parts(module: torch.nn.Module, names: Collection[str], ranks: Ranks) -> None:
