@@ -21,7 +21,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -203,11 +205,15 @@ class Child:
     def say(self, line: str) -> None:
         """Write a line to its standard input, if it still reads."""
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):
             self.process.stdin.write(f"{line}\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
+
+    def kill(self) -> None:
+        """End it, and an engine's own children."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
     def late(self) -> bool:
         """Return whether its time is over."""
@@ -221,11 +227,7 @@ class Child:
         except subprocess.TimeoutExpired:
             why = f"did not end in {self.limit:.0f} s"
         finally:
-            try:
-                os.killpg(self.process.pid, signal.SIGKILL)  # an engine's own children too
-            except ProcessLookupError:
-                pass
-            self.process.wait()
+            self.kill()
         took = time.monotonic() - self.begin
         print(f"--- {self.name}: {took:.0f} s{', ' + why if why else ''}", flush=True)
         return why
@@ -270,35 +272,41 @@ class Children:
         """
         wrong: dict[str, str] = {}
         there: dict[str, Child] = {}
-        for asked in engines:
-            started = self.start(["benchmarks.engine_child", json.dumps(asdict(asked))], asked.arm, asked.arm)
-            why = started if isinstance(started, str) else self._answer(started, asked.arm, "ready", 1)
-            if isinstance(started, Child) and why is None:
-                there[asked.arm] = started
-            else:
-                wrong[asked.arm] = why or ""
-        batches = engines[0].batches if engines else ()
-        asked_of = dict.fromkeys(there, 0)
-        for batch in batches:
-            for repeat in range(repeats):
-                for arm in [*there][:: 1 if repeat % 2 == 0 else -1]:
-                    asked_of[arm] += 1
-                    there[arm].say(str(batch))
-                    if (why := self._answer(there[arm], arm, "decode_s", asked_of[arm])) is not None:
-                        wrong[arm] = why
-                        del there[arm]
-        for arm, child in there.items():
-            child.say("end")
-            if (why := child.end()) is not None:
+
+        def wait(arm: str, name: str, count: int) -> None:
+            if (why := self._answer(there[arm], arm, name, count)) is not None:
                 wrong[arm] = why
-            keep()
+                del there[arm]
+
+        try:
+            for asked in engines:
+                module = ["benchmarks.engine_child", json.dumps(asdict(asked))]
+                started = self.start(module, asked.arm, asked.arm)
+                if isinstance(started, str):
+                    wrong[asked.arm] = started
+                else:
+                    there[asked.arm] = started
+                    wait(asked.arm, "ready", 1)
+            batches = engines[0].batches if engines else ()
+            for turn, (batch, repeat) in enumerate(product(batches, range(repeats)), 1):
+                for arm in [*there][:: -1 if repeat % 2 else 1]:
+                    there[arm].say(str(batch))
+                    wait(arm, "decode_s", turn)
+            for arm in [*there]:
+                there[arm].say("end")
+                if (why := there.pop(arm).end()) is not None:
+                    wrong[arm] = why
+                keep()
+        finally:
+            for child in there.values():
+                child.kill()  # after Ctrl-C, which does not reach it
         return wrong
 
     def _answer(self, child: Child, arm: str, name: str, count: int) -> str | None:
         """Wait for an arm's `count`th line with a name; return why it does not come, None if it came."""
         while sum(name in line for line in self.lines(arm)) < count:
             if child.late() or child.process.poll() is not None:
-                return child.end()
+                return child.end() or "ended before it was asked to"
             time.sleep(PAUSE)
         return None
 

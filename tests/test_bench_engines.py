@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -83,6 +84,23 @@ def test_engines_are_timed_in_turns_and_one_that_ends_stops_no_other(tmp_path: P
     turns = [(x["arm"], x["batch"]) for x in said if "batch" in x]
     assert turns == [("rlk", 1), ("vllm", 1), ("vllm", 1), ("rlk", 1), ("rlk", 4), ("rlk", 4)]
     assert said[-1] == {"arm": "rlk", "ended": True} and kept == [1]
+
+
+def test_an_interrupt_between_turns_ends_all_engines(tmp_path: Path) -> None:
+    made: list[Child] = []
+
+    class Interrupted(Fakes):
+        def _answer(self, child: Child, arm: str, name: str, count: int) -> str | None:
+            made.append(child)
+            if name == "decode_s":
+                raise KeyboardInterrupt
+            return super()._answer(child, arm, name, count)
+
+    fakes = Interrupted(tmp_path / "lines", time.monotonic() + 60, 60, dry=True)
+    asked = [Asked("engine", arm, "", str(fakes.out), batches=(1,)) for arm in ("rlk", "vllm")]
+    with pytest.raises(KeyboardInterrupt):
+        fakes.in_turns(asked, 1, lambda: None)
+    assert [child.process.poll() for child in made[:2]] == [-signal.SIGKILL] * 2
 
 
 def equality(given: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
