@@ -64,6 +64,11 @@ def case_of(row: Row) -> Case:
     return replace(named, room=None, notes={**made.notes, **notes})
 
 
+def cases() -> Iterator[Case]:
+    """Yield the cases of known cliffs."""
+    return map(case_of, fixed())
+
+
 def _built(row: Row) -> Case:
     shape = row.shape
     size = {name: n for name, n in shape.items() if isinstance(n, int)}
