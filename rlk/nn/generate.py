@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from operator import index
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
@@ -18,11 +18,12 @@ from rlk.nn.config import ModelConfig
 from rlk.nn.experts import RouteLog
 from rlk.ops.results import Support
 from rlk.ops.routes import Routes
-from rlk.ops.sampling import Sample
 from rlk.runtime.binding.checks import integer, wrong_value
 
 OP = "CausalLM.generate"
 Finish = Literal["eos", "length"]
+SUPPORT = torch.float32, torch.int32, torch.int32
+"""The dtypes of the fields of a `Support`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +119,20 @@ class Limits:
         return -(-tokens // self.page_size)
 
 
+class Draw(NamedTuple):
+    """A drawn token, its log-probs and its support: a row of `ops.sampling.Sample`, as numbers.
+
+    An f32 number is a float that is exact. Numbers, as a tensor for each is most of a small model's step.
+    """
+
+    token: int
+    raw_logp: float
+    logp: float
+    threshold: float
+    ties: int
+    last: int
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A sequence that grows. ids: prompt and drawn tokens. cached: how many have keys in its pages.
@@ -133,7 +148,7 @@ class Request:
     pages: list[int] = field(default_factory=list)
     cached: int = 0
     preempted: int = 0
-    draws: list[Sample] = field(default_factory=list)
+    draws: list[Draw] = field(default_factory=list)
     finish: Finish | None = None
     noted: list[Routes] | None = None
 
@@ -153,12 +168,11 @@ class Request:
         if self.noted is not None:
             self.noted.clear()  # the same routes are noted again
 
-    def take(self, draw: Sample, eos_ids: Collection[int]) -> None:
+    def take(self, draw: Draw, eos_ids: Collection[int]) -> None:
         """Append a drawn token, which may be the last one."""
-        token = int(draw.token)
-        self.ids.append(token)
+        self.ids.append(draw.token)
         self.draws.append(draw)
-        if token in eos_ids:
+        if draw.token in eos_ids:
             self.finish = "eos"
         elif len(self.draws) == self.new:
             self.finish = "length"
@@ -322,10 +336,10 @@ class Scheduler:
         self._release(request)
 
     def _admit(self) -> None:
+        claimed = sum(self.limits.pages_of(len(r.ids)) - len(r.pages) for r in self.running)
         while self.waiting and len(self.running) < self.limits.max_batch:
-            needed = self.limits.pages_of(len(self.waiting[0].ids))
-            claimed = sum(self.limits.pages_of(len(r.ids)) - len(r.pages) for r in self.running)
-            if needed + claimed > len(self.free):
+            claimed += self.limits.pages_of(len(self.waiting[0].ids))
+            if claimed > len(self.free):
                 return
             self.running.append(self.waiting.popleft())
 
@@ -391,7 +405,7 @@ def _ends(step: Step) -> list[int]:
     return ends
 
 
-def _draw(model: Model, hidden: torch.Tensor, requests: list[Request], sampling: Sampling) -> list[Sample]:
+def _draw(model: Model, hidden: torch.Tensor, requests: list[Request], sampling: Sampling) -> list[Draw]:
     """Return a draw for each row, on the host. Raises LaunchError for scores that are no distribution."""
 
     def column(numbers: list[int]) -> torch.Tensor:
@@ -407,28 +421,26 @@ def _draw(model: Model, hidden: torch.Tensor, requests: list[Request], sampling:
         top_p=sampling.top_p,
         min_p=sampling.min_p,
     )
-    token, raw, drawn = made.token.cpu(), made.raw_logp.cpu(), made.logp.cpu()
-    support = [x.cpu() for x in made.support]
-    for request, t in zip(requests, token.tolist(), strict=True):
-        if t < 0:
+    columns = [x.tolist() for x in (made.token, made.raw_logp, made.logp, *made.support)]
+    draws = [Draw(*row) for row in zip(*columns, strict=True)]
+    for request, draw in zip(requests, draws, strict=True):
+        if draw.token < 0:
             raise wrong_value(
                 OP, "logits", "NaN or +inf", f"finite scores of request {request.id} at {len(request.ids)}"
             )
-    return [
-        Sample(token[i], raw[i], drawn[i], Support(*(x[i] for x in support))) for i in range(len(requests))
-    ]
+    return draws
 
 
 def _generation(request: Request, supports: bool) -> Generation:
-    draws = request.draws
+    _, raw_logps, logps, *support = zip(*request.draws, strict=True)
     assert request.finish is not None
     return Generation(
         prompt=request.prompt,
         ids=tuple(request.ids[len(request.prompt) :]),
-        raw_logps=torch.stack([d.raw_logp for d in draws]),
-        logps=torch.stack([d.logp for d in draws]),
+        raw_logps=torch.tensor(raw_logps, dtype=torch.float32),
+        logps=torch.tensor(logps, dtype=torch.float32),
         finish=request.finish,
-        support=Support(*(torch.stack(x) for x in zip(*(d.support for d in draws), strict=True)))
+        support=Support(*(torch.tensor(x, dtype=d) for x, d in zip(support, SUPPORT, strict=True)))
         if supports
         else None,
         preempted=request.preempted,
