@@ -92,15 +92,15 @@ TOY = Size(
 )
 REAL = Size(
     Shape(layers=12, hidden=512, inner=1536, heads=8, key_heads=4, head_dim=64),
-    Demonstrations(steps=2000, batch=512, rate=6e-4, mistakes=0.3, levels=(1, 2, 3)),
+    Demonstrations(steps=600, batch=512, rate=6e-4, mistakes=0.3, levels=(1, 2, 3)),
     kinds=task.KINDS,
     levels=(2, 3, 4),
-    steps=300,
+    steps=80,
     prompts=64,
     group=16,
     minibatches=2,
     micro=512,
-    rate=5e-5,
+    rate=1e-4,
 )
 SIZES = {"toy": TOY, "real": REAL}
 
