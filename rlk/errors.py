@@ -310,9 +310,14 @@ class Code(Enum):
         "{op}: {name} is required, but the result that is differentiated does not depend on {output}",
         "declare {name}: {annotation}, the last parameters, and leave its terms out where it is None",
     )
+    INDEX_OUTSIDE = (
+        "index {dim} of {param} is outside [0, {n}), of an element that no condition leaves out",
+        "pass indices inside",
+        "or write a condition: when= of .at, L.place and L.table",
+    )
     READS_NOTHING = (
         "{op} reads no tensor: nothing says where it runs and how large its results are",
-        "use a tensor parameter in the spec",
+        "use a tensor parameter in the spec; one that results go to by into= is enough",
     )
     FLOAT64_RESULTS = (
         "the float64 form of {op} returns {got}, expected {wanted}",

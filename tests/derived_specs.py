@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from rlk.lang import Axis, DTypeVar, L, Outputs, Scalar, Tensor, Tree, bf16, boolean, f16, f32, i64, op
+from rlk.lang import (
+    Axis,
+    DTypeVar,
+    L,
+    Outputs,
+    Scalar,
+    Tensor,
+    Tree,
+    bf16,
+    boolean,
+    e4m3,
+    e5m2,
+    f16,
+    f32,
+    i64,
+    op,
+)
 
 T = Axis("T", chunk=1, piece=4, dynamic=True)  # rows that gradients sum over
 R = Axis("R", dynamic=True)  # rows of which nothing is summed
@@ -114,6 +130,19 @@ def linear(x: Tensor[B, T, D], w: Tensor[B, M, D], bias: Tensor[B, M]) -> Output
 
 
 @op(saves=("x", "w"))
+def narrow(x: Tensor[bf16, P, D], w: Tensor[bf16, M, D]) -> Outputs:
+    """Factors of eight bits: cotangents have the exponents of bf16."""
+    return L.out(y=L.dot(x.to(e4m3), w.to(e5m2), over=D))
+
+
+@op(saves=("x", "w"))
+def paired(x: Tensor[B, P, M, D], w: Tensor[B, P, N, D]) -> Outputs:
+    """A product for each row of an axis with pieces, whose cotangent is in memory."""
+    z = L.dot(x, w, over=D, each=(P,))
+    return L.out(y=z * z)
+
+
+@op(saves=("x", "w"))
 def head(x: Tensor[B, P, D], w: Tensor[B, W, D]) -> Outputs:
     """A log-sum-exp of products that is not saved: its axis is streamed again, and contracted."""
     soft = L.softmax_sum()
@@ -125,7 +154,7 @@ def head(x: Tensor[B, P, D], w: Tensor[B, W, D]) -> Outputs:
 WRT = {
     functions: ("x", "w"), statistics: ("z", "x"), softmax: ("z",), masked: ("z", "x"),
     biased_loss: ("z", "bias"), norm: ("x", "weight", "bias"), gated: ("x", "gate", "up"), turned: ("x", "w"),
-    linear: ("x", "w", "bias"), head: ("x", "w"),
+    linear: ("x", "w", "bias"), narrow: ("x", "w"), paired: ("x", "w"), head: ("x", "w"),
 }  # fmt: skip
 for _op, _names in WRT.items():
     _op.derive_vjp(*_names)

@@ -369,6 +369,7 @@ def test_the_guide_lists_every_method_of_folds() -> None:
 # --- gradients ---
 
 D = Axis("D")
+EIGHT = Axis("K", extent=8)
 
 
 def with_gradient(cotangent: str, body: Callable[..., object], optional: bool = False) -> Op:
@@ -570,6 +571,13 @@ def test_a_spec_that_reads_no_tensor_is_refused_at_its_line() -> None:
     with pytest.raises(LaunchError, match="constant reads no tensor") as caught:
         constant(torch.ones(3), k=1.0)
     assert "use a tensor parameter" in str(caught.value) and __file__[-20:] in str(caught.value)
+
+    @op()
+    def numbers(k: Scalar[f32] = 2.0) -> Outputs:
+        return L.out(y=L.where(L.pos(EIGHT) > 2, k, 0.0))
+
+    with pytest.raises(LaunchError, match="numbers reads no tensor"):
+        numbers()
 
 
 def test_asking_for_a_need_that_is_not_listed_is_refused() -> None:

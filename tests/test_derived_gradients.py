@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
+from math import inf
 from pathlib import Path
 
 import derived_specs
@@ -21,7 +22,23 @@ from rlk.interp.run import run, run_wide
 from rlk.ir.nodes import Load, MathFn, Program, Role, Store, Stream, Value, bounds_of, with_operands
 from rlk.ir.numerics import numerics_id
 from rlk.ir.text import print_program
-from rlk.lang import Axis, L, Outputs, Ragged, Static, Tensor, Tree, bf16, f32, i32, op, u32
+from rlk.lang import (
+    Axis,
+    L,
+    Outputs,
+    Ragged,
+    Static,
+    Tensor,
+    Tree,
+    autodiff,
+    bf16,
+    e4m3,
+    e5m2,
+    f32,
+    i32,
+    op,
+    u32,
+)
 from rlk.lang import slopes as rules
 from rlk.lang.op import Op, Variant, axes_of
 from rlk.lang.recompute import tape_of
@@ -76,13 +93,39 @@ def test_a_wrong_rule_is_seen(fn: MathFn, monkeypatch: pytest.MonkeyPatch) -> No
     assert check_slopes(tried(wrong)[0]).ok is False
 
 
-@pytest.mark.parametrize("name", ["norm", "softmax", "gated", "linear", "head"])
+@pytest.mark.parametrize("name", ["norm", "softmax", "gated", "linear", "narrow", "paired", "head"])
 def test_generated_source_and_tiles_have_the_bits_of_the_oracle(name: str) -> None:
     case = tried(getattr(derived_specs, name))[0]
     (call,) = [c for c in calls(case, 0) if c.label == "gradient"]
     assert check_tiles(call, H100).ok
     found = check_source(call, H100)
     assert found.ok and found.count, found.note
+
+
+def fp8_errors(spec: Op) -> list[float]:
+    """Return the errors of a product's gradients by a large and a small factor, beside float64's largest."""
+    x, w = (torch.randn(n, 32, generator=torch.Generator().manual_seed(n)).bfloat16() for n in (6, 3))
+    want = w.to(torch.float8_e5m2).double().sum(0)
+    errors = []
+    for scale in (1e5, 1e-8):
+        given = x.clone().requires_grad_()
+        (spec(given, w) * scale).sum().backward()
+        assert given.grad is not None
+        error = (given.grad.double() / scale - want).abs().max() / want.abs().max()
+        errors.append(float(error.nan_to_num(inf)))
+    return errors
+
+
+def test_cotangents_of_fp8_products_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert max(fp8_errors(derived_specs.narrow)) < 0.01
+    monkeypatch.setattr(autodiff._Reverse, "float8_of", lambda *_: None)
+
+    @op(saves=("x", "w"))
+    def by_f16(x: Tensor[bf16, R, D], w: Tensor[bf16, M, D]) -> Outputs:
+        return L.out(y=L.dot(x.to(e4m3), w.to(e5m2), over=D))
+
+    by_f16.derive_vjp("x")
+    assert min(fp8_errors(by_f16)) > 0.5
 
 
 def test_a_sum_over_rows_has_the_order_that_is_printed() -> None:

@@ -522,7 +522,7 @@ def store_everywhere(
 
 def test_an_unguarded_index_out_of_range_is_refused() -> None:
     program = store_everywhere(lambda b: b.add(b.let(Pos(X)), b.i32(1)))
-    with pytest.raises(InternalError, match="outside"):
+    with pytest.raises(LaunchError, match=r"index 0 of y is outside \[0, 4\)(.|\n)*INDEX_OUTSIDE"):
         run(program, {"x": np.ones(4, f)})
     guarded = store_everywhere(
         lambda b: b.add(b.let(Pos(X)), b.i32(1)),

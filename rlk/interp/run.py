@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, assert_never
 
 import numpy as np
 
-from rlk.errors import Code, InternalError, Loc, SpecError
+from rlk.errors import Code, InternalError, LaunchError, Loc, SpecError
 from rlk.interp import arithmetic as ops
 from rlk.interp import floats
 from rlk.interp.arithmetic import Arithmetic, Exact, Wide
@@ -424,7 +424,7 @@ class _Tile:
             return tile
         (bad, on), _ = self.joined(Tile(outside, tile.axes), guard or _ALWAYS)
         if np.count_nonzero(bad & on):
-            raise InternalError(Code.INTERNAL, loc, what=f"index {dim} of {param} is outside [0, {n})")
+            raise LaunchError(Code.INDEX_OUTSIDE, loc, dim=dim, param=param, n=n)
         return Tile(np.where(outside, 0, tile.data), tile.axes)
 
     def offsets(self, param: str, index: Sequence[Tile], guard: Tile | None, loc: Loc) -> Tile:

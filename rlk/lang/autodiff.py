@@ -412,16 +412,20 @@ class _Reverse:
     def dot(self, let: Let, node: Dot, g: Tile, axes: tuple[Axis, ...]) -> None:
         """Send g b to a and g a to b, each contracted over the axis that the other factor alone has.
 
-        Before a contraction of 16-bit factors g is rounded to their dtype, and materialized.
+        Before a contraction of 16-bit factors g is rounded to their dtype, and materialized; factors of fp8,
+        which are f16 in the product, are bf16 here: f16 has no room for cotangents of nobody's scaling.
         """
+        a8, b8 = self.float8_of(node.a), self.float8_of(node.b)
         if node.onto is not None:
             self.pull(node.onto, g, axes)
         for axis in node.each or ():
             g = self.along_axis(g, axis)  # both factors of a product have all batch axes
-        for factor, other in ((node.a, node.b), (node.b, node.a)):
+        for factor, other, source in ((node.a, node.b, b8), (node.b, node.a, a8)):
             if factor not in self.active:
                 continue
             y = self.f.value(other)
+            if source is not None and a8 is not None and b8 is not None:
+                y = self.f.value(source).to(DType.BF16)
             own = [a for a in y.axes if a not in (node.over, *(node.each or ()))]
             if len(own) > 1:
                 what = f"a product with a factor over {' and '.join(map(str, own))}"
@@ -435,6 +439,15 @@ class _Reverse:
                 if (own[0].split or own[0].piece) and self.f.uses(factor) > 1:  # one such product in a sum
                     made = self.materialized(made, f"d_{let.name or 'z'}_product")
             self.pull(factor, made, _axes_of(self.f.lets[factor]))
+
+    def float8_of(self, factor: Value) -> Value | None:
+        """Return the tile of e4m3 or e5m2 that a factor of a product is a cast from, if it is one."""
+        let = self.f.lets[factor]
+        while isinstance(let.node, Cast):
+            let = self.f.lets[let.node.x]
+            if isinstance(let.type, TileType) and let.type.dtype.is_float8:
+                return let.value
+        return None
 
     @staticmethod
     def along_axis(g: Tile, axis: Axis) -> Tile:

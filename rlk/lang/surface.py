@@ -847,7 +847,8 @@ class L(metaclass=_Names):
 
         Shapes: `axes` are the output's dims, outermost first; each is an axis of an input.
         Dtypes: any; indices are i32 or i64, `when` is boolean. An element that no part writes is
-        undefined.
+        undefined. Indices are inside where `when` is true: others are INDEX_OUTSIDE on a CPU, and write
+        somewhere else on a device.
         Raises: NO_SUCH_AXIS, OUTPUT_TWICE, OUTPUT_IS_INPUT, OUTPUT_AXES.
 
         >>> L.place("turned", (N, T), ({}, x))

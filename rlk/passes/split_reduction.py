@@ -108,6 +108,9 @@ class _Pieces:
                 b.let(Check(self.guard(b, r[bad], bad) or r[bad], what))
             case Dot(over=over) as dot if over in self.axes:
                 r.renamed[let.value] = self.dot(replay, dot, let.name)
+            case Dot(each=each) as dot if self.axes.intersection(each or ()):
+                made = Dot(r[dot.a], r[dot.b], dot.over, dot.model, r.optional(dot.onto), self.cut(each))
+                r.renamed[let.value] = b.let(made, let.name)
             case Keep(x=x):
                 r.renamed[let.value] = _keep(b, r[x], let.name, self.guard(b, None, x))
                 self.loaded.add(r.renamed[let.value])
@@ -134,7 +137,7 @@ class _Pieces:
         """Append the contraction of every piece, and their merge."""
         b, axis = replay.builder, dot.over
         x, y = (self.factor(b, replay[v], axis) for v in (dot.a, dot.b))
-        product = b.let(Dot(x, y, axis.within, dot.model, each=dot.each), name)
+        product = b.let(Dot(x, y, axis.within, dot.model, each=self.cut(dot.each)), name)
         # the zero padding of a short piece adds +0.0 to a chain of fma that ended as -0.0
         settled = b.add(product, b.f32(0.0), name) if dot.model is DotModel.FMA else product
         if axis.name in self.apart:
@@ -144,6 +147,11 @@ class _Pieces:
         onto = replay.optional(dot.onto)
         merged = b.let(Merge(Monoid(Kind.TOTAL), (settled,), axis.pieces, order, onto=onto))
         return b.results(merged, (name,))[0]
+
+    def cut(self, each: tuple[Axis, ...] | None) -> tuple[Axis, ...] | None:
+        """Return the batch axes of a contraction, pieces and positions in them for those that are cut."""
+        parts = ((a.pieces, a.within) if a in self.axes else (a,) for a in each or ())
+        return tuple(part for both in parts for part in both) or None
 
     def factor(self, b: Builder, factor: Value, axis: Axis) -> Value:
         """Return a factor that is 0 beyond the end of a piece, also one that is computed."""

@@ -103,7 +103,8 @@ def shape_givers(invocation: Invocation) -> tuple[Decl, ...]:
 
 def row_axis(spec: Spec) -> Axis | None:
     """Return the axis that may stand for several leading dims: the first of the operator's first tensor."""
-    first = next(f.type.axes for f in operator_of(spec).formals if isinstance(f.type, TensorType))
+    tensors = (f.type.axes for f in operator_of(spec).formals if isinstance(f.type, TensorType))
+    first = next(tensors, ())
     return first[0] if first and first[0].dynamic else None
 
 
