@@ -160,7 +160,7 @@ class Code(Enum):
     INDEX_COUNT = ("{what} has {dims} dims, got {got} indices", "give one index per dim")
     INDEX_WHAT = (
         "{what} cannot be indexed by {got}",
-        "use a stream variable, L.pos(axis), or an integer tile",
+        "x[v] is of a stream; write x.at(index, N) for a gather: of each dim its axis, an integer or a tile",
     )
     INSIDE_WHAT = (
         "{what}.at: inside={got!r} names no dims",

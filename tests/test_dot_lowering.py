@@ -18,13 +18,30 @@ from rlk.backends.triton import compile_triton  # noqa: E402
 from rlk.errors import ScheduleError, UnsupportedError  # noqa: E402
 from rlk.interp.run import run  # noqa: E402
 from rlk.ir.nodes import Let, MathModel, Program, Select  # noqa: E402
-from rlk.lang import Axis, DTypeVar, L, Op, Ragged, Scalar, Tensor, Variant, bf16, f16, f32, i32, i64, op  # noqa: E402
+from rlk.lang import (  # noqa: E402
+    Axis,
+    DTypeVar,
+    L,
+    Op,
+    Ragged,
+    Scalar,
+    Tensor,
+    Tree,
+    Variant,
+    bf16,
+    f16,
+    f32,
+    i32,
+    i64,
+    op,
+)  # fmt: skip
 from rlk.lower import triton as lowering  # noqa: E402
 from rlk.lower.common.contract import contractions, covered  # noqa: E402
 from rlk.lower.common.emitted import Emitted, Signature  # noqa: E402
 from rlk.lower.triton import lower  # noqa: E402
 from rlk.passes.pipeline import canonical, specialize  # noqa: E402
 from rlk.passes.rewrite import Replay, rewrite  # noqa: E402
+from rlk.runtime.reference import emit  # noqa: E402
 from rlk.schedule.axes import kind  # noqa: E402
 from rlk.schedule.heuristics import apart, choose, variety  # noqa: E402
 from rlk.schedule.schedule import Schedule  # noqa: E402
@@ -414,3 +431,17 @@ def test_gfx942_compiles_by_pointers(spec: Op, extents: Any, tmp_path: Path) -> 
 def test_a_chain_of_fma_compiles_without_a_matrix_unit(on: str, tmp_path: Path) -> None:
     text = compiled(program(exact), {"N": 512, "K": 300}, on, True, tmp_path)
     assert "mma" not in text.replace("v_fma", "") and "fma" in text
+
+
+@op()
+def unit_rows(x: Tensor[bf16, T, K], w: Tensor[bf16, N, K]):
+    z = L.dot(x, w, over=K)
+    return L.out(y=z * L.rsqrt(L.sum(z * z, over=N, tree=Tree.vector8)))
+
+
+@pytest.mark.parametrize("rows", [16, 17, 64, 512, 4096])
+def test_rows_of_products_that_are_reduced_whole_have_a_schedule(rows: int) -> None:
+    made = canonical(unit_rows.trace(Variant.of({})))
+    for columns in (4096, 8192):
+        module = emit(made, {"N": columns, "K": 512, "T": rows}, target("sm_90a"))[0]
+        assert "tl.dot" in module.source

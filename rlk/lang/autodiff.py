@@ -79,7 +79,8 @@ def backward(
         stream, axis = clash
         if axis in apart:
             what = f"a contraction over the pieces of {axis} beside a stream of {axis}"
-            raise forward.refused(stream, what, "write what the stream finds as an output of saves=")
+            instead = f"declare {axis} without piece=, so both are one sum; or save what the stream finds"
+            raise forward.refused(stream, what, instead)
         apart |= {axis}
         forward.t.restore(before)
 

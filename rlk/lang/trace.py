@@ -630,7 +630,8 @@ class Tile:
 
     def _python_number(self) -> NoReturn:
         self._undefined(
-            "a Python number", "L.exp(x), L.sqrt(x), x.to(dtype) and the like: math and numpy see none"
+            "a Python number",
+            "L.exp(x), L.sqrt(x), x.to(dtype) and the like: math and numpy see none; a count is a Static",
         )
 
     __float__ = __int__ = __index__ = __complex__ = _python_number
@@ -761,7 +762,8 @@ class TensorArg:
         windows: dict[Axis, Tile] = {}
         for v in items if isinstance(items, tuple) else (items,):
             if not isinstance(v, StreamVar):
-                raise SpecError(Code.INDEX_WHAT, author(), what=self.decl.name, got=v)
+                got = f"the tensor {v.decl.name}" if isinstance(v, TensorArg) else v
+                raise SpecError(Code.INDEX_WHAT, author(), what=self.decl.name, got=got)
             windows[v.axis] = v.pos
         for axis in windows:
             if axis not in self.axes:

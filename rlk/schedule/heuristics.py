@@ -50,6 +50,7 @@ WHOLE_STATE = 1024  # elements of a carried matrix that a program has whole, fro
 ROWS_ALONE = 1024  # rows below which a stream's pieces run in parallel
 LANES = 128  # terms of a chunk above which its dims are placed explicitly
 ACCUMULATOR = 1 << 15  # elements of a contraction's tile: 128 registers a lane of 8 warps
+LARGEST_TILE = 1 << 17  # of a tensor in a program
 FMA_ACCUMULATOR = 1 << 13  # of a contraction by fma, without a matrix unit
 PROGRAMS = 128  # of loops over pieces of rows: fewer leave SMs idle
 WIDEST_SUM = 8192  # elements of a row beside its sum: 32 registers each of 8 warps' lanes
@@ -203,6 +204,11 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
     chosen = _tiled(kernel, found, sides, facts, target, extents)
     in_waves, functions = target.vendor == "amd", _functions(kernel)
     rows, columns = (chosen.tile(str(side)) for side in sides)
+    whole = math.prod(n for axis, n in found.inside if axis != sides[0])
+    if rows * whole > LARGEST_TILE and sides[0] not in dict(found.inside):
+        # a row of products that is reduced whole; the table is of tiles
+        rows = max(SMALLEST_TILE, ACCUMULATOR // whole)
+        chosen = chosen.with_tile(str(sides[0]), rows)
     single_step = facts.length is not None and facts.length <= chosen.depth
     if kind(kernel) == "dot_map" and single_step and not chosen.flat:
         # Triton removes a mainloop of one step and pipelines the persistent loop over tiles instead: stages
