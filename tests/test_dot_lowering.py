@@ -34,7 +34,7 @@ from rlk.lang import (  # noqa: E402
     i32,
     i64,
     op,
-)  # fmt: skip
+)
 from rlk.lower import triton as lowering  # noqa: E402
 from rlk.lower.common.contract import contractions, covered  # noqa: E402
 from rlk.lower.common.emitted import Emitted, Signature  # noqa: E402

@@ -417,6 +417,7 @@ class _Reverse:
         which are f16 in the product, are bf16 here: f16 has no room for cotangents of nobody's scaling.
         """
         a8, b8 = self.float8_of(node.a), self.float8_of(node.b)
+        both_narrow = None not in (a8, b8)
         if node.onto is not None:
             self.pull(node.onto, g, axes)
         for axis in node.each or ():
@@ -425,7 +426,7 @@ class _Reverse:
             if factor not in self.active:
                 continue
             y = self.f.value(other)
-            if source is not None and a8 is not None and b8 is not None:
+            if source is not None and both_narrow:
                 y = self.f.value(source).to(DType.BF16)
             own = [a for a in y.axes if a not in (node.over, *(node.each or ()))]
             if len(own) > 1:

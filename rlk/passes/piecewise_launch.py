@@ -324,8 +324,7 @@ class _Piece:
                 r.renamed[let.value] = b.let(r.loop(replace(loop, types=types)), let.name)
             case Dot(each=each) as dot if self.axes.intersection(each or ()):
                 left = tuple(axis for axis in each or () if axis not in self.axes)
-                made = Dot(r[dot.a], r[dot.b], dot.over, dot.model, r.optional(dot.onto), left or None)
-                r.renamed[let.value] = b.let(made, let.name)
+                r.renamed[let.value] = b.let(r.node(replace(dot, each=left or None)), let.name)
             case Merge() as merge if merge == self.merge:
                 self.merged = let.value
                 r.renamed[let.value] = self.merge_with_partials(replay, r[merge.states[0]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlk.errors import Code, SpecError
 from rlk.ir.build import Builder
@@ -109,8 +109,7 @@ class _Pieces:
             case Dot(over=over) as dot if over in self.axes:
                 r.renamed[let.value] = self.dot(replay, dot, let.name)
             case Dot(each=each) as dot if self.axes.intersection(each or ()):
-                made = Dot(r[dot.a], r[dot.b], dot.over, dot.model, r.optional(dot.onto), self.cut(each))
-                r.renamed[let.value] = b.let(made, let.name)
+                r.renamed[let.value] = b.let(r.node(replace(dot, each=self.cut(each))), let.name)
             case Keep(x=x):
                 r.renamed[let.value] = _keep(b, r[x], let.name, self.guard(b, None, x))
                 self.loaded.add(r.renamed[let.value])

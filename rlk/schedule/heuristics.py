@@ -19,7 +19,7 @@ from rlk.schedule.attention import variety as attention_variety
 from rlk.schedule.axes import Roles, kind, roles, types_of
 from rlk.schedule.entries import Facts, row_class
 from rlk.schedule.rows import carried_columns, carried_matrix
-from rlk.schedule.schedule import Schedule, Span
+from rlk.schedule.schedule import LARGEST_TILE, Schedule, Span
 from rlk.schedule.triton_table import UNEVEN_DEPTH, Tiling, tabled
 from rlk.target.facts import Target
 
@@ -50,7 +50,6 @@ WHOLE_STATE = 1024  # elements of a carried matrix that a program has whole, fro
 ROWS_ALONE = 1024  # rows below which a stream's pieces run in parallel
 LANES = 128  # terms of a chunk above which its dims are placed explicitly
 ACCUMULATOR = 1 << 15  # elements of a contraction's tile: 128 registers a lane of 8 warps
-LARGEST_TILE = 1 << 17  # of a tensor in a program
 FMA_ACCUMULATOR = 1 << 13  # of a contraction by fma, without a matrix unit
 PROGRAMS = 128  # of loops over pieces of rows: fewer leave SMs idle
 WIDEST_SUM = 8192  # elements of a row beside its sum: 32 registers each of 8 warps' lanes

@@ -10,6 +10,7 @@ from rlk.ir.dims import is_power_of_two
 MAX_WARPS = 32
 MAX_STAGES = 24
 LEAST_REGISTERS, MOST_REGISTERS = 24, 255  # of a thread
+LARGEST_TILE = 1 << 17  # elements of a tensor; Triton refuses 2**20, registers end long before
 SMALLEST_DEPTH = 16  # K of a step of a matrix unit
 
 

@@ -24,12 +24,11 @@ from rlk.passes.rotation import Window, windows
 from rlk.passes.walk import walk
 from rlk.schedule.attention import ROWS_OF_WARPGROUP, rows_of
 from rlk.schedule.axes import Roles, kind, length, roles
-from rlk.schedule.schedule import Schedule, Span
+from rlk.schedule.schedule import LARGEST_TILE, Schedule, Span
 from rlk.target.facts import Target
 
 SMALLEST_TILE = 16  # of a factor of tl.dot
 MOST_LISTED = 1024  # segments whose bounds a program reads at once
-LARGEST_TILE = 1 << 17  # elements of a tensor; Triton refuses 2**20, registers end long before
 ALIGNED = 16  # elements of a whole vector of any dtype: of 16 bytes at most
 
 

@@ -302,14 +302,12 @@ def bind(invocation: Invocation, tensors: Tensors) -> Run:
     copied = scattered(invocation, tensors)
     if copied:
         return _of_copies(invocation, tensors, copied)
-    if not tensors:  # nothing says how many rows there are, and on which device
-        raise LaunchError(Code.READS_NOTHING, invocation.spec.loc, op=invocation.spec.name)
-    geometry = geometry_of(invocation, tensors)
     used = {d.name: tensors[d.name] for d in inputs_of(invocation) if d.role is Role.IN}
     used |= {name: tensors[name] for name in invocation.into}
     used = used or (tensors if invocation.unstored else {})
-    if not used:
+    if not used:  # nothing says how many rows there are, and on which device
         raise LaunchError(Code.READS_NOTHING, invocation.spec.loc, op=invocation.spec.name)
+    geometry = geometry_of(invocation, tensors)
     device = next(iter(used.values())).device
     on = target_of(device) or cpu_target()
     model = model_of(invocation, device)
