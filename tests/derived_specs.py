@@ -135,6 +135,13 @@ def narrow(x: Tensor[bf16, P, D], w: Tensor[bf16, M, D]) -> Outputs:
     return L.out(y=L.dot(x.to(e4m3), w.to(e5m2), over=D))
 
 
+@op()
+def unit_rows(x: Tensor[bf16, R, D], w: Tensor[bf16, M, D]) -> Outputs:
+    """Rows of a product, each divided by its length."""
+    z = L.dot(x, w, over=D)
+    return L.out(y=z * L.rsqrt(L.sum(z * z, over=M, tree=Tree.vector8)))
+
+
 @op(saves=("x", "w"))
 def paired(x: Tensor[B, P, M, D], w: Tensor[B, P, N, D]) -> Outputs:
     """A product for each row of an axis with pieces, whose cotangent is in memory."""

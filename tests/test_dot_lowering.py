@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import derived_specs
 import numpy as np
 import pytest
 from edited_text import edit_text
@@ -26,7 +27,6 @@ from rlk.lang import (  # noqa: E402
     Ragged,
     Scalar,
     Tensor,
-    Tree,
     Variant,
     bf16,
     f16,
@@ -433,15 +433,9 @@ def test_a_chain_of_fma_compiles_without_a_matrix_unit(on: str, tmp_path: Path) 
     assert "mma" not in text.replace("v_fma", "") and "fma" in text
 
 
-@op()
-def unit_rows(x: Tensor[bf16, T, K], w: Tensor[bf16, N, K]):
-    z = L.dot(x, w, over=K)
-    return L.out(y=z * L.rsqrt(L.sum(z * z, over=N, tree=Tree.vector8)))
-
-
 @pytest.mark.parametrize("rows", [16, 17, 64, 512, 4096])
 def test_rows_of_products_that_are_reduced_whole_have_a_schedule(rows: int) -> None:
-    made = canonical(unit_rows.trace(Variant.of({})))
+    made = canonical(derived_specs.unit_rows.trace(Variant.of({})))
     for columns in (4096, 8192):
-        module = emit(made, {"N": columns, "K": 512, "T": rows}, target("sm_90a"))[0]
+        module = emit(made, {"M": columns, "D": 512, "R": rows}, target("sm_90a"))[0]
         assert "tl.dot" in module.source

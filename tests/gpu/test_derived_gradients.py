@@ -16,8 +16,10 @@ SHAPES = {
     "statistics": {"z": (70, 1000), "x": (70, 1000)},
     "biased_loss": {"z": (70, 1000), "bias": (1000,)},
     "gated": {"x": (70, 64), "gate": (128, 64), "up": (128, 64)},
+    "narrow": {"x": (70, 64), "w": (48, 64)},
+    "paired": {"x": (37, 20, 48), "w": (37, 33, 48)},
 }
-HALF = {"norm", "softmax", "gated"}
+HALF = {"norm", "softmax", "gated", "narrow", "paired"}
 
 
 def gradients(spec: Op, device: str) -> dict[str, torch.Tensor]:
@@ -47,3 +49,11 @@ def test_a_derived_gradient_has_the_bits_of_the_oracle(name: str) -> None:
     assert any(x.abs().max() > 0 for n, x in want.items() if n.startswith("d_"))
     for output, x in want.items():
         assert_same_bits(got[output], x, f"{name}: {output}")
+
+
+@pytest.mark.parametrize("rows", [5, 16, 17, 300, 1100])
+def test_rows_of_products_that_are_reduced_whole_have_the_bits_of_the_oracle(rows: int) -> None:
+    draw = torch.Generator().manual_seed(rows)
+    x, w = (torch.randn(n, 64, generator=draw).bfloat16() for n in (rows, 4096))
+    want, got = derived_specs.unit_rows(x, w), derived_specs.unit_rows(x.cuda(), w.cuda())
+    assert_same_bits(got.cpu(), want, "y")
