@@ -54,6 +54,10 @@ _TRITON_TARGETS: dict[str, tuple[str, int | str, int]] = {
 _WIDE_K = re.compile(r"xb?f16, #ttg\.dot_op<\{[^}]*kWidth = (?!2\b)")
 """Factors of 16 bits whose threads hold more than two neighbours along K: other sums than chain16."""
 
+_CONVERTED = re.compile(r"cvt\.rn\.satfinite\.e\dm\dx2\.f32\s+(%rs\d+)")
+_SECOND_BYTE = re.compile(r"shr\.u16\s+(%rs\d+), (%rs\d+), 8;")
+_PACKED = re.compile(r"mov\.b32\s+%r\d+, \{(%rs\d+), (%rs\d+)\};")
+
 _DESCRIPTOR = re.compile(r"(?:or\.b64|add\.s64)\s+%rd\d+, (%rd\d+), (-?\d+);")
 """A shared tile as wgmma takes it: its address with a constant, whose upper half says how it is laid out."""
 _SOUND = (12, 9)
@@ -156,6 +160,8 @@ def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, 
     if binary == "cubin" and _WIDE_K.search(built.asm["ttgir"]):
         why = f"Triton {triton.__version__} gives mma.sync other elements of K than 16 neighbours"
         raise ValueError(f"{kernel.name}: {why}; use a version that rlk is tested with, or RLK_BACKEND=cute")
+    if _packs_bytes_again(built.asm.get("ptx", "")):
+        raise ValueError(f"{kernel.name}: ptxas would read bytes of 8-bit floats before they are converted")
     file = f"{kernel.name}.{binary}"
     (folder / file).write_bytes(built.asm[binary])
     (folder / f"{kernel.name}.{text}").write_text(built.asm[text])
@@ -170,6 +176,16 @@ def _tiles_share_a_place(ptx: str) -> bool:
         if upper not in (0, -1):  # else the index of an element
             layouts.setdefault(base, set()).add(upper)
     return any(len(found) > 1 for found in layouts.values())
+
+
+def _packs_bytes_again(ptx: str) -> bool:
+    """Return whether a register has two converted bytes, and the second alone above them.
+
+    ptxas 12.8 and 12.9 make the packing part of the conversion, which then reads what it is to write.
+    """
+    converted = set(_CONVERTED.findall(ptx))
+    seconds = {(first, second) for second, first in _SECOND_BYTE.findall(ptx) if first in converted}
+    return any(pair in seconds for pair in _PACKED.findall(ptx))
 
 
 def _release(assembler: Any) -> tuple[int, ...]:

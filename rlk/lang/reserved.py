@@ -37,8 +37,8 @@ RESERVED = (
         # Python's functions that kernels call
         "range len float int tuple zip enumerate type min max sum abs "
         # functions of preludes
-        "acquire_from across add add_here all_below any_lane as_variable bits_of by_rows byte_pair "
-        "byte_places bytes_as_floats clear_end combine commit_from copy_either_vector div divided "
+        "acquire_from across add add_here all_below any_lane as_variable bits_of by_rows byte_alone "
+        "byte_pair byte_places bytes_as_floats clear_end combine commit_from copy_either_vector div divided "
         "segment_ends segment_of_tile earlier epilogue_offsets exchanged exp2 fma fmax fmin folded "
         "from_vectors halved halves held high_product imax imin is_nan keep_k_order larger magnitude "
         "matrix_places memory merged merged_across merged_lanes mul mulhi multiply negative_zero "

@@ -88,7 +88,9 @@ class Emitter(StatementEmitter):
         self.static = Static({a: n for a, n in inside.items() if a not in tiled})
         self.lets = {let.value: let for let in walk(plan.kernel.body)}
         self.nodes = {value: let.node for value, let in self.lets.items()}
-        self.readers = Counter(v for let in walk(plan.kernel.body) for v in operands(let.node))
+        lets = [*walk(plan.kernel.body)]
+        self.readers = Counter(v for let in lets for v in operands(let.node))
+        self.read_here = {v for let in lets if not isinstance(let.node, Store) for v in operands(let.node)}
         self.reductions = Counter((n.fn, n.over) for n in self.nodes.values() if isinstance(n, Reduce))
         self.bounds: dict[tuple[Value, str], str] = {}
         self.pairs: dict[Value, Let] = {}  # of sums: the second by the first
@@ -264,7 +266,8 @@ class Emitter(StatementEmitter):
                 return self.helpers.call("signed_half", self[x])
             case Cast(x=x, dtype=dtype) if dtype.is_float8 and self.plan.target.name == HOPPER:
                 # its conversion rounds, saturates and writes NaN as the portable one does
-                return f"{self.receiver(x)}.to({text.FLOAT8[dtype]}).to(tl.uint8, bitcast=True)"
+                made = f"{self.receiver(x)}.to({text.FLOAT8[dtype]}).to(tl.uint8, bitcast=True)"
+                return self.helpers.call("byte_alone", made) if let.value in self.read_here else made
             case Cast(x=x, dtype=dtype) if dtype.is_float8:
                 return f"{self.conversion(f'to_{dtype}')}({self.receiver(x)}).to({text.TYPES[dtype]})"
             case Cast(x=x) if self.tile(x).dtype.is_float8:

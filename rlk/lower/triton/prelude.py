@@ -41,6 +41,15 @@ def keep_k_order(factor):
 
 
 @triton.jit
+def byte_alone(x):
+    # The same bytes. One instruction converts two floats to bytes of 16 bits; where the second is packed with the
+    # first again, ptxas 12.8 and 12.9 read it before it is written. They look behind no volatile assembly.
+    word = x.to(tl.int32)
+    word = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [word], tl.int32, is_pure=False, pack=1)
+    return word.to(tl.uint8)
+
+
+@triton.jit
 def divided(x, by):
     # x / by, correctly rounded, with one divisor per row: a reciprocal and two fma corrections, where all
     # magnitudes are in 2**-60 .. 2**60 (0x21800000 .. 0x5D800000), so that no correction is rounded away.
