@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from derived_specs import unit_rows
 from edited_text import edit_text
 
 from rlk.backends.interface import Bound
@@ -44,7 +45,7 @@ from rlk.schedule.backend_choice import by_cute_first
 from rlk.schedule.cute_table import most_stages
 from rlk.schedule.schedule import Schedule
 from rlk.schedule.user_table import overridden, parse
-from rlk.schedule.written_factors import with_factors_written, writes_factors
+from rlk.schedule.written_factors import with_factors_written, with_products_written, writes_factors
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.generated import run_generated
@@ -372,6 +373,25 @@ def test_factors_that_are_written_first_have_the_same_bits(name: str) -> None:
         got = run_generated(apart, given, backend=by, divisible=whole)
         assert_same_bits(got.tensors["y"], want, f"{name} by {by}", kind)
         lacking = run_generated(unwritten, given, backend=by, divisible=whole).tensors["y"]
+        assert differing(lacking, want)  # what no kernel writes is NaN
+
+
+def test_wide_products_whose_rows_are_reduced_whole_are_written_first() -> None:
+    pytest.importorskip("triton")
+    made = canonical(unit_rows.trace(Variant.of({})))
+    for rows, columns, kernels in ((5, 256, 1), (5, 300, 2), (17, 4096, 2), (512, 8192, 2), (4096, 4096, 2)):
+        sizes = {"M": columns, "D": 512, "R": rows}
+        assert len(emit(made, sizes, target("sm_90a"), "triton")[0].kernels) == kernels
+    given = {"x": small(5, 32), "w": small(512, 32, seed=1)}
+    apart = with_products_written(made, {"R": 5, "M": 512, "D": 32})
+    verify(apart)
+    assert [each.name for each in apart.kernels] == ["unit_rows_z_f32", "unit_rows"]
+    want = run(made, given).tensors["y"]
+    unwritten = replace(apart, launches=apart.launches[1:])
+    for by in ("triton", "cute"):
+        got = run_generated(apart, given, backend=by, divisible=aligned(apart))
+        assert_same_bits(got.tensors["y"], want, by)
+        lacking = run_generated(unwritten, given, backend=by, divisible=aligned(apart)).tensors["y"]
         assert differing(lacking, want)  # what no kernel writes is NaN
 
 

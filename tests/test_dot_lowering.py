@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import derived_specs
 import numpy as np
 import pytest
 from edited_text import edit_text
@@ -41,7 +40,6 @@ from rlk.lower.common.emitted import Emitted, Signature  # noqa: E402
 from rlk.lower.triton import lower  # noqa: E402
 from rlk.passes.pipeline import canonical, specialize  # noqa: E402
 from rlk.passes.rewrite import Replay, rewrite  # noqa: E402
-from rlk.runtime.reference import emit  # noqa: E402
 from rlk.schedule.axes import kind  # noqa: E402
 from rlk.schedule.heuristics import apart, choose, variety  # noqa: E402
 from rlk.schedule.schedule import Schedule  # noqa: E402
@@ -431,11 +429,3 @@ def test_gfx942_compiles_by_pointers(spec: Op, extents: Any, tmp_path: Path) -> 
 def test_a_chain_of_fma_compiles_without_a_matrix_unit(on: str, tmp_path: Path) -> None:
     text = compiled(program(exact), {"N": 512, "K": 300}, on, True, tmp_path)
     assert "mma" not in text.replace("v_fma", "") and "fma" in text
-
-
-@pytest.mark.parametrize("rows", [16, 17, 64, 512, 4096])
-def test_rows_of_products_that_are_reduced_whole_have_a_schedule(rows: int) -> None:
-    made = canonical(derived_specs.unit_rows.trace(Variant.of({})))
-    for columns in (4096, 8192):
-        module = emit(made, {"M": columns, "D": 512, "R": rows}, target("sm_90a"))[0]
-        assert "tl.dot" in module.source

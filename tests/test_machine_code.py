@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import derived_specs
 import pytest
 import test_dense_rows
 import torch
@@ -231,6 +232,17 @@ def test_products_of_bytes_take_k_in_ascending_order(on: str, tmp_path: Path) ->
     assert wrong.source != made.source
     with pytest.raises(ValueError, match="other elements of K"):
         compile_triton(wrong, on, tmp_path)
+
+
+def test_no_byte_of_a_float8_is_read_before_it_is_converted(tmp_path: Path) -> None:
+    """ptxas makes a packing of converted bytes an operand of their conversion: all products were wrong."""
+    spec = canonical(derived_specs.narrow.trace(Variant.of({})))
+    made, _, _ = emit(spec, {"P": 70, "M": 48, "D": 64}, target("sm_90a"), "triton")
+    compile_triton(made, "sm_90a", tmp_path)
+    wrong = replace(made, source=re.sub(r"= byte_alone\((.*)\)", r"= \1", made.source))
+    assert wrong.source != made.source
+    with pytest.raises(ValueError, match="before they are converted"):
+        compile_triton(wrong, "sm_90a", tmp_path)
 
 
 USED = re.compile(r"(gdesc\[)?\bUR(\d+)")

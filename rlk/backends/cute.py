@@ -372,15 +372,15 @@ def of_cute(bound: Bound) -> Iterator[Candidate]:
     """Yield the forms that the CuTe lowering may write.
 
     The first, where the lowering supports it, has blocks that loop over the pieces of their contraction; it
-    runs by default where heuristics want it. The next writes computed factors first, where that is cheaper;
-    a later one, for schedules that are given, all of them. The next launches pieces in parallel or one after
-    the other. The last has kernels of their own for sums that one loop carries, for sums that registers hold
-    one at a time.
+    runs by default where heuristics want it. The next two write wide products first, and computed factors
+    where that is cheaper; a later one, for schedules that are given, all factors. The next launches pieces in
+    parallel or one after the other. The last has kernels of their own for sums that one loop carries, for
+    sums that registers hold one at a time.
     """
     from rlk.passes.factors_apart import factors_apart
     from rlk.passes.sums_apart import sums_apart
     from rlk.schedule.cute_tiles import by_warpgroups, may_loop_over_pieces, pieces_in_sequence
-    from rlk.schedule.written_factors import with_factors_written
+    from rlk.schedule.written_factors import with_factors_written, with_products_written
 
     whole, target, extents = bound.whole(), bound.target, bound.extents
 
@@ -390,6 +390,9 @@ def of_cute(bound: Bound) -> Iterator[Candidate]:
 
     if may_loop_over_pieces(whole):
         yield Candidate(whole, lambda: scheduled(whole), pieces_in_sequence(whole, target, extents))
+    rows = with_products_written(bound.program, extents)
+    if rows is not bound.program:
+        yield Candidate(rows, lambda: scheduled(rows))
     written = with_factors_written(bound.program, extents)
     if written is not bound.program:
         yield Candidate(written, lambda: scheduled(written))

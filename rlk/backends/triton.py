@@ -305,17 +305,20 @@ def _table() -> ModuleType:
 
 
 def of_triton(bound: Bound) -> Iterator[Candidate]:
-    """Yield a program that writes computed factors first, where that is cheaper; then the launched one.
+    """Yield programs that write wide products first, or factors where that is cheaper; then the launched one.
 
     The last, for schedules that are given, writes every factor that can be.
     """
     from rlk.passes.factors_apart import factors_apart
     from rlk.schedule.heuristics import choose
-    from rlk.schedule.written_factors import with_factors_written
+    from rlk.schedule.written_factors import with_factors_written, with_products_written
 
     def chosen(program: Program) -> Schedules:
         return tuple(choose(kernel, bound.target, None, bound.extents) for kernel in program.kernels)
 
+    rows = with_products_written(bound.program, bound.extents)
+    if rows is not bound.program:
+        yield Candidate(rows, lambda: chosen(rows))
     written = with_factors_written(bound.program, bound.extents)
     if written is not bound.program:
         yield Candidate(written, lambda: chosen(written))

@@ -1,4 +1,4 @@
-"""Factors apart: kernels of their own that write computed factors of contractions to workspaces."""
+"""Kernels of their own that write computed factors of contractions, or products, to workspaces."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from rlk.ir.nodes import (
     Role,
     Store,
     Value,
+    operands,
 )
 from rlk.ir.types import TileType
 from rlk.passes.prologue import prologue
@@ -46,10 +47,33 @@ def factors_apart(program: Program, pays: Pays = lambda kernel, dot, factor: Tru
     A kernel keeps its name, by which tables of schedules know it; one that writes a factor has this name and
     that of the workspace.
     """
-    if any(each.turns for each in program.order):
-        return program
-    found = {kernel.name: _written(kernel, pays) for kernel in program.kernels}
-    if not any(found.values()):
+    return _apart(program, {kernel.name: _written(kernel, pays) for kernel in program.kernels})
+
+
+def products_apart(program: Program, wide: Callable[[Kernel, Let], bool]) -> Program:
+    """Return the program with a kernel before each that takes products further, which writes them.
+
+    Sums are stored in the dtype that they have, so that no bit changes. Products of computed values that are
+    no elements stay where they are. wide: which of the others, by a kernel and its contraction.
+    """
+
+    def chosen(kernel: Kernel) -> tuple[Value, ...]:
+        lets = {let.value: let for let in kernel.body.lets}
+        dots = (let for let in kernel.body.lets if isinstance(let.node, Dot) and not _is_stored(let, lets))
+        return tuple(let.value for let in dots if _can_be_written(let.value, lets) and wide(kernel, let))
+
+    return _apart(program, {kernel.name: chosen(kernel) for kernel in program.kernels})
+
+
+def _is_stored(let: Let, lets: Mapping[Value, Let]) -> bool:
+    """Return whether nothing but stores reads a value."""
+    readers = [each.node for each in lets.values() if let.value in operands(each.node)]
+    return all(isinstance(node, Store) for node in readers)
+
+
+def _apart(program: Program, found: Mapping[str, Collection[Value]]) -> Program:
+    """Return the program with a kernel for each of some values, by kernels' names, that writes it."""
+    if any(each.turns for each in program.order) or not any(found.values()):
         return program
     workspaces = {decl.name for kernel in program.kernels for decl in kernel.params}
     taken = _Taken(workspaces, {kernel.name for kernel in program.kernels})
@@ -75,7 +99,7 @@ def _can_be_written(factor: Value, lets: Mapping[Value, Let]) -> bool:
     type = lets[factor].type
     assert isinstance(type, TileType)
     whole = all(axis.part is Part.ALL and axis.over is None for axis in type.axes)
-    made = (lets[value].node for value in backward_slice([factor], lets))
+    made = (lets[value].node for value in backward_slice([factor], lets) if value != factor)
     return whole and all(isinstance(node, OF_ELEMENTS) for node in made)
 
 
@@ -125,8 +149,10 @@ def _built(kernel: Kernel, builder: Builder) -> Kernel:
 
 
 def _workspace(let: Let, made: list[Let], taken: set[str]) -> Decl:
-    """Return the workspace of a factor, named after its widest tensor and its dtype."""
+    """Return the workspace of a value, named after it or its widest tensor, and its dtype."""
     assert isinstance(let.type, TileType)
+    if isinstance(let.node, Dot):
+        return Decl(_new(f"{let.name or 'product'}_{let.type.dtype.value}", taken), let.type, Role.WORK)
     wide = {each.node.param: _rank(each) for each in made if isinstance(each.node, Load)}
     stem = f"{max(sorted(wide), key=wide.__getitem__)}_{let.type.dtype.value}"
     return Decl(_new(stem, taken), let.type, Role.WORK)

@@ -1,4 +1,4 @@
-"""Choice of computed factors that are written to memory first; bits do not depend on it."""
+"""Choice of computed factors and products that are written to memory first; bits do not depend on it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from rlk.ir.dims import extent_of
 from rlk.ir.nodes import Dot, Kernel, Let, Load, Program, Value
 from rlk.ir.types import DType, TileType
-from rlk.passes.factors_apart import computed_factors, factors_apart
+from rlk.passes.factors_apart import computed_factors, factors_apart, products_apart
 from rlk.passes.prologue import prologue
+from rlk.schedule.axes import roles
 
 ROWS_PER_BYTE = 192
 """Products of an element of a factor that take as much longer in the loop as each byte that writing it moves.
@@ -23,10 +24,24 @@ Written first, 4096 rows take 0.630 ms, and 1024 take 0.189."""
 LAUNCH = 2**31
 """Products whose factor takes as much longer in the loop as one more launch: 2.4 us, at the rate above."""
 
+WIDEST_ROW = 256
+"""Columns of a product that a program reduces whole; of 512, stages of a factor exceed shared memory."""
+
 
 def with_factors_written(program: Program, extents: Mapping[str, int]) -> Program:
     """Return a specialized program with kernels that write what is cheaper to write; itself without any."""
     return factors_apart(program, lambda kernel, dot, factor: _pays(kernel, dot, factor, extents))
+
+
+def with_products_written(program: Program, extents: Mapping[str, int]) -> Program:
+    """Return a specialized program with kernels that write products whose rows no program can have whole."""
+
+    def wide(kernel: Kernel, dot: Let) -> bool:
+        inside = dict(roles(kernel, extents).inside)
+        assert isinstance(dot.type, TileType)
+        return math.prod(inside.get(axis, 1) for axis in dot.type.axes) > WIDEST_ROW
+
+    return products_apart(program, wide)
 
 
 def writes_factors(program: Program, extents: Mapping[str, int]) -> bool:

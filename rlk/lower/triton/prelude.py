@@ -42,8 +42,8 @@ def keep_k_order(factor):
 
 @triton.jit
 def byte_alone(x):
-    # The same bytes. One instruction converts two floats to bytes of 16 bits; where the second is packed with the
-    # first again, ptxas 12.8 and 12.9 read it before it is written. They look behind no volatile assembly.
+    # The same bytes. One instruction converts two floats to two bytes; where the second is packed with both
+    # again, ptxas 12.8 and 12.9 read it before it is written. They look behind no volatile assembly.
     word = x.to(tl.int32)
     word = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [word], tl.int32, is_pure=False, pack=1)
     return word.to(tl.uint8)
