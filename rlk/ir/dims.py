@@ -254,7 +254,7 @@ class Axis:
 
         >>> kept = L.total(kept=True)
         >>> for v in L.stream(V):
-        ...     kept.absorb(c[v])
+        ...     kept.absorb(q[v])
         >>> L.sum(kept.value, over=V.lanes)
         [16, 17]
         """

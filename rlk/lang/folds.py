@@ -429,7 +429,7 @@ class Top(_Fold):
     last: [1, 0]
     >>> top = L.top()
     >>> for v in L.stream(V):
-    ...     top.absorb(c[v])
+    ...     top.absorb(q[v])
     >>> first, second, third = top.values
     >>> L.max(first, over=V.lanes)
     [7, 9]
