@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import Axis, union
 from rlk.ir.monoid import Kind, Monoid
@@ -375,6 +377,11 @@ class Carry:
         t = tracer(self.what)
         carrying = self._in(t)
         return t.wrap(carrying.held) if carrying.last is None else carrying.last
+
+    @value.setter
+    def value(self, given: object) -> NoReturn:
+        what, instead = "an assignment to .value of L.carry()", ".hand(x): x is .value in the next step"
+        raise SpecError(Code.TILE_OPERATOR, author(), what=what, instead=instead)
 
     def hand(self, value: Operand) -> None:
         """Set the value for the next step."""
