@@ -116,6 +116,7 @@ class Code(Enum):
     EXTENT_OF = (
         "{what} is no extent",
         "divide or multiply a whole axis by a whole number from 1: N // 4, N * 2, -(-N // 128)",
+        "for another length: no extent=, and a tensor parameter that has the axis",
     )
     AXIS_TWO_CUTS = ("axis {axis} has both split and piece", "keep one: split is a count, piece a size")
     AXIS_FAN_IN = ("axis {axis} has a fan_in but no pieces", "declare Axis({axis!r}, piece=..., fan_in=...)")
@@ -180,7 +181,7 @@ class Code(Enum):
     )
     PARAM_KIND = (
         "parameter {name}: {found} is not a tensor, scalar or static",
-        "annotate Tensor[...], for a number Scalar[f32], for an option Static[...]",
+        "annotate {instead}",
     )
     NOT_CALLED = ("@{name} is written without parentheses", "write @{instead}")
     RANGE_EMPTY = ("Scalar: no number is from {least} to {most}", "write Scalar[f32, smallest:largest]")
@@ -220,8 +221,8 @@ class Code(Enum):
     VJP_SAVED = ("{name!r} is not saved by {op}", "add it to saves=(...)")
     VJP_DERIVED = ("the gradient of {op} cannot be derived through {what}", "{instead}")
     VJP_SUM = (
-        "the derived gradient of {op} is a sum over {axis}, whose order no field of the axis states",
-        'give it chunk=, and piece= for parallel sums: Axis("{axis}", chunk=1, piece=64, ...)',
+        "the derived gradient of {op} is a sum over {axes}, in an order that no field of an axis states",
+        'give each chunk=, and piece= for parallel sums: Axis("{axis}", chunk=1, piece=64, ...)',
     )
     TRACE_OUTSIDE = ("L.{what} is used outside a traced spec", "call it inside an @op function")
     FOLD_UNUSED = ("fold {what} absorbed nothing", "absorb once inside a stream")

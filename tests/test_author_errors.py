@@ -32,6 +32,7 @@ from rlk.lang import (
     f32,
     i32,
     op,
+    u8,
     u32,
 )
 from rlk.lang.variants import cotangents, gradient_variant
@@ -256,6 +257,21 @@ SLIPS: dict[str, tuple[Callable[..., object], Code, str]] = {
     "a total plus a tile": (lambda x, n, k: L.total() + x, Code.FOLD_AS_VALUE, ".absorb(x) inside"),
     "a softmax sum as an output": (lambda x, n, k: L.softmax_sum(), Code.FOLD_AS_VALUE, ".lse() or .sum"),
     "the sum of a total": (lambda x, n, k: L.total().sum, Code.TILE_OPERATOR, ".absorb, .value"),
+    "a dim of torch": (lambda x, n, k: L.sum(n, dim=-1), Code.TILE_OPERATOR, "over=N, with N = Axis"),
+    "an axis of numpy": (lambda x, n, k: L.max(x, axis=1, keepdims=True), Code.TILE_OPERATOR, "are named"),
+    "dims that are kept": (lambda x, n, k: L.max(x, over=N, keepdim=True), Code.TILE_OPERATOR, "nothing:"),
+    "a reduction over nothing": (lambda x, n, k: L.min(x), Code.TILE_OPERATOR, "L.min without an axis"),
+    "a tuple as an output": (lambda x, n, k: (x, n), Code.VALUE_WANTED, "output y needs a tile or a number"),
+    "a carry that is set": (
+        lambda x, n, k: setattr(L.carry(0.0, T), "value", x), Code.TILE_OPERATOR, ".hand(x)",
+    ),
+    "a total that is set": (
+        lambda x, n, k: setattr(L.total(), "value", x), Code.TILE_OPERATOR, ".absorb(x)",
+    ),
+    "a product of u8": (
+        lambda x, n, k: L.dot(n.to(u8), n.to(u8), over=N), Code.DTYPE_WANTED, "f32, f16, bf16, i8, e4m3 or",
+    ),
+    "an axis plus a tile": (lambda x, n, k: N + x, Code.VALUE_WANTED, "L.extent(N) for its length"),
     "an axis by name": (
         lambda x, n, k: L.sum(x, over="N", tree=Tree.halving), Code.AXIS_WANTED, "'N' is no Axis",
     ),
@@ -276,8 +292,9 @@ SLIPS: dict[str, tuple[Callable[..., object], Code, str]] = {
 @pytest.mark.parametrize("name", SLIPS)
 def test_a_slip_has_an_error_of_its_own(name: str) -> None:
     body, code, said = SLIPS[name]
-    error = traced(body)
-    assert error.code is code and said in str(error)
+    (found,) = traced(body).diagnostics
+    told = "\n".join((found.message, *found.fix))  # without the line, which has what it should say
+    assert found.code is code and said in told
 
 
 RIGHT: dict[str, Callable[..., object]] = {
@@ -330,6 +347,21 @@ def test_an_unknown_dtype_of_an_annotation_lists_those_there_are(annotation: Cal
         annotation()
     assert caught.value.code is Code.DTYPE_UNKNOWN
     assert caught.value.diagnostics[0].loc.file == __file__
+
+
+@pytest.mark.parametrize(("word", "said"), [
+    (Scalar, "annotate Scalar[f32]"), (Scalar | None, "annotate Scalar[f32]"),
+    (Tensor, "annotate Tensor[f32, T, N]"), (Static, 'annotate Static["a"'), (Needs, 'annotate Needs["a"'),
+    (float, "annotate Tensor[...], for a number Scalar[f32]"),
+])  # fmt: skip
+def test_an_annotation_without_its_brackets_is_completed(word: object, said: str) -> None:
+    def spec(x: Tensor[f32, T], lr: word) -> Outputs:  # type: ignore[valid-type]
+        return L.out(y=x * lr)
+
+    spec.__annotations__["lr"] = word
+    with pytest.raises(SpecError) as caught:
+        op()(spec)
+    assert caught.value.code is Code.PARAM_KIND and said in str(caught.value)
 
 
 def test_a_dim_that_is_no_axis_is_refused() -> None:
@@ -414,6 +446,26 @@ def test_a_vjp_without_any_cotangent_is_refused() -> None:
     made = with_gradient("order", d_w)
     with pytest.raises(SpecError, match="no output of product would have a gradient"):
         cotangents(made, made.default_variant())
+
+
+def test_types_that_differ_in_a_field_of_an_axis_are_printed_apart() -> None:
+    @op(saves=("x",))
+    def twice(x: Tensor[f32, T, K], z: Tensor[f32, T, K]) -> Outputs:
+        return L.out(y=x * 2.0, w=z * 2.0)
+
+    @twice.vjp("x")
+    def twice_grad(ctx, d_y: Tensor[f32, T, EIGHT]) -> Outputs:
+        return L.out(d_x=d_y * 2.0)
+
+    @op(into={"y": "x"})
+    def written(x: Tensor[f32, T, K], z: Tensor[f32, T, EIGHT]) -> Outputs:
+        return L.out(y=z * 2.0)
+
+    alike = r"f32\[T, K\(extent=8\)\]"
+    with pytest.raises(SpecError, match=rf"not {alike}"):
+        written.trace(written.default_variant())
+    with pytest.raises(SpecError, match=rf"y is f32\[T, K\(extent=None\)\], .* is {alike}"):
+        twice_grad.trace(gradient_variant(twice.default_variant(), ("x",), ("y",)))
 
 
 def test_a_well_named_cotangent_is_taken() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from derived_specs import unit_rows
 
 from rlk.backends.registry import of_name
 from rlk.errors import LaunchError, LoweringError
@@ -19,6 +20,7 @@ from rlk.lang import Axis, L, Op, Outputs, Scalar, Tensor, Tree, bf16, f32, i32,
 from rlk.lang.record import Record
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime.registry import find, operators
+from rlk.schedule import heuristics
 from rlk.target.facts import target
 from rlk.testing import check as laws
 from rlk.testing.cases import (
@@ -33,6 +35,7 @@ from rlk.testing.cases import (
 )
 from rlk.testing.check import (
     Law,
+    Verdict,
     calls,
     check,
     check_rows,
@@ -354,6 +357,28 @@ def test_a_variant_that_no_backend_lowers_fails() -> None:
     assert all("test_check.py:" in v.note and "instead: " in v.note for v in found)
     fine = list(check(squares, Example(), [H100], (Law.LOWERS,)))
     assert len(fine) == 6 and all(v.ok for v in fine)
+
+
+def test_a_class_of_rows_that_no_backend_lowers_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lowered() -> Verdict:
+        return next(v for v in check(unit_rows, Example(), [H100], (Law.LOWERS,)) if v.backend == "triton")
+
+    assert lowered().ok
+    monkeypatch.setattr(heuristics, "LARGEST_TILE", 1 << 30)  # 64 rows of the table's tile at 32 rows
+    assert lowered().ok is False and lowered().note.startswith("at R = 32: ")
+
+
+def test_a_spec_whose_calls_read_no_tensor_fails() -> None:
+    @op()
+    def constant(x: Tensor[f32, T], k: Scalar[f32]) -> Outputs:
+        return L.out(y=k * 2.0)
+
+    @op()
+    def either(x: Tensor[f32, T] | None = None) -> Outputs:
+        return L.out(y=L.number(1.0, f32) if x is None else x * 2.0)
+
+    first = [next(iter(check(made, Example(), [H100], (Law.LOWERS,)))) for made in (constant, either)]
+    assert [v.ok for v in first] == [False, True] and "constant reads no tensor" in first[0].note
 
 
 def named(cotangent: str) -> Op:

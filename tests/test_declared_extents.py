@@ -102,6 +102,9 @@ def test_a_call_with_another_extent_is_refused_by_name() -> None:
         (Code.AXIS_EXTENT, lambda: Axis("P", extent=P // 2)),
         (Code.EXTENT_OF, lambda: P * 1.5),
         (Code.EXTENT_OF, lambda: P // 4 * 2),
+        *((Code.EXTENT_OF, make) for make in (
+            lambda: P + 1, lambda: 8 - P, lambda: P // 4 + 1, lambda: P / 4, lambda: P * T, lambda: P // T,
+        )),
         (Code.EXTENT_OF, lambda: Axis("V", chunk=2).lanes // 2),
     ],
 )

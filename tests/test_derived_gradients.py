@@ -349,6 +349,16 @@ def test_what_has_no_rule_is_refused_at_the_authors_line(spec: Op, wrt: str, cod
     assert code != "VJP_DERIVED" or f"@{spec.name}.vjp(...)" in text
 
 
+def test_every_axis_of_a_sum_without_an_order_is_named_at_once() -> None:
+    @op(saves=("x", "bias"))
+    def planes(x: Tensor[f32, Axis("A", dynamic=True), Axis("B", dynamic=True), N], bias: Tensor[f32, N]):
+        return L.out(y=x + bias)
+
+    planes.derive_vjp("bias")
+    with pytest.raises(SpecError, match="is a sum over A and B"):
+        gradient(planes)
+
+
 def gradient(spec: Op) -> Program:
     """Trace the gradient of an operator's default variant, for all inputs and outputs."""
     plain = spec.default_variant()

@@ -249,6 +249,7 @@ def test_autograd_is_refused_and_versions_count() -> None:
     with pytest.raises(LaunchError) as caught:
         momentum(m, g, beta=1.0)
     assert caught.value.code is Code.NOT_DIFFERENTIABLE
+    assert "without into=" in str(caught.value) and "vjp" not in str(caught.value)
     y = (m * m).sum()
     with torch.no_grad():
         momentum(m, g, beta=1.0)

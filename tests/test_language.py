@@ -16,6 +16,7 @@ from rlk.errors import LoweringError, RlkError
 from rlk.ir.dims import completed
 from rlk.ir.text import axes_in
 from rlk.lang import Axis, L
+from rlk.lang.reserved import is_free
 from rlk.runtime.reference import emit
 from rlk.target.facts import target
 
@@ -47,6 +48,11 @@ def wrong(word: Any) -> list[str]:
 @pytest.mark.parametrize("name", WORDS)
 def test_a_word_has_shapes_dtypes_errors_and_an_example_that_runs(name: str) -> None:
     assert lacking(WORDS[name]) == [] and wrong(WORDS[name]) == []
+
+
+def test_parameters_of_the_examples_may_be_those_of_a_spec() -> None:
+    names = {*TOOL["FORMALS"], *TOOL["EXTENTS"]}
+    assert names and [name for name in names if not is_free(name)] == []
 
 
 def test_an_example_lowers_everywhere_or_is_refused_at_its_line() -> None:

@@ -60,6 +60,21 @@ class Share:
     def __neg__(self) -> Share:
         return replace(self, minus=not self.minus, up=self.minus)
 
+    def __add__(self, other: object) -> Share:
+        return _no_extent(self, "+", other)
+
+    def __radd__(self, other: object) -> Share:
+        return _no_extent(other, "+", self)
+
+    def __sub__(self, other: object) -> Share:
+        return _no_extent(self, "-", other)
+
+    def __rsub__(self, other: object) -> Share:
+        return _no_extent(other, "-", self)
+
+    def __truediv__(self, other: object) -> Share:
+        return _no_extent(self, "/", other)
+
     def __str__(self) -> str:
         times = f"{self.axis}*{self.times}" if self.times != 1 else self.axis
         if self.minus:
@@ -81,6 +96,13 @@ class Share:
 
 def _is_count(x: object) -> bool:
     return isinstance(x, int) and not isinstance(x, bool) and x >= 1
+
+
+def _no_extent(a: object, sign: str, b: object) -> Share:
+    """Raise for arithmetic that gives no extent; the arithmetic of others, as of tiles, is theirs."""
+    if not all(isinstance(x, int | float | Axis | Share) for x in (a, b)):
+        return NotImplemented  # type: ignore[no-any-return]
+    raise SpecError(Code.EXTENT_OF, author(), what=f"{a} {sign} {b}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +189,14 @@ class Axis:
                 raise SpecError(Code.AXIS_EXTENT, author(), axis=self.name, extent=shown, why=why)
 
     def __floordiv__(self, per: int) -> Share:
-        return NotImplemented if not isinstance(per, int | float) else self._share() // per
+        return self._share() // per if isinstance(per, int | float) else _no_extent(self, "//", per)
 
     def __mul__(self, times: int) -> Share:
-        return NotImplemented if not isinstance(times, int | float) else self._share() * times
+        return self._share() * times if isinstance(times, int | float) else _no_extent(self, "*", times)
 
     __rmul__ = __mul__
+    __add__, __radd__, __sub__, __rsub__ = Share.__add__, Share.__radd__, Share.__sub__, Share.__rsub__
+    __truediv__ = Share.__truediv__
 
     def __neg__(self) -> Share:
         return -self._share()
@@ -254,7 +278,7 @@ class Axis:
 
         >>> kept = L.total(kept=True)
         >>> for v in L.stream(V):
-        ...     kept.absorb(c[v])
+        ...     kept.absorb(q[v])
         >>> L.sum(kept.value, over=V.lanes)
         [16, 17]
         """

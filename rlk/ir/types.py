@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from enum import Enum
 
 from rlk.errors import Code, SpecError, author
@@ -99,6 +100,22 @@ class TileType:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.axes))}]"
+
+
+def distinct_texts(a: TileType, b: TileType) -> tuple[str, str]:
+    """Return two types as text; axes of one name that differ have the fields in which they do."""
+
+    def text(type: TileType, other: TileType) -> str:
+        return f"{type.dtype}[{', '.join(_axis_beside(axis, other.axes) for axis in type.axes)}]"
+
+    return text(a, b), text(b, a)
+
+
+def _axis_beside(axis: Axis, others: tuple[Axis, ...]) -> str:
+    twin = next((other for other in others if str(other) == str(axis)), axis)
+    values = {f.name: (getattr(axis, f.name), getattr(twin, f.name)) for f in fields(Axis)}
+    differ = [f"{name}={mine}" for name, (mine, its) in values.items() if mine != its]
+    return f"{axis}({', '.join(differ)})" if differ else str(axis)
 
 
 @frozen

@@ -191,9 +191,13 @@ class _Reverse:
 
     def summed(self, tile: Tile, over: tuple[Axis, ...], constant: tuple[Axis, ...] = ()) -> Tile:
         """Return the sum over axes, first those that are whole; along `constant` all terms are the same."""
+        open_axes = [
+            a for a in over if a.over is not None or (a.dynamic and not self.f.has_chunks(a))
+        ]
+        if open_axes:
+            axes = " and ".join(map(str, open_axes))
+            raise SpecError(Code.VJP_SUM, self.t.here(), op=self.f.name, axes=axes, axis=open_axes[0])
         for axis in sorted(over, key=self.f.has_chunks):
-            if axis.over is not None or axis.dynamic and not self.f.has_chunks(axis):
-                raise SpecError(Code.VJP_SUM, self.t.here(), op=self.f.name, axis=axis)
             if self.f.has_chunks(axis):
                 (tile,) = self.streamed(axis, [tile])
                 tile = self.f.in_memory(tile, "total")  # what is read along the axis sums once

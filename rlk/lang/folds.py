@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import Axis, union
 from rlk.ir.monoid import Kind, Monoid
@@ -376,6 +378,11 @@ class Carry:
         carrying = self._in(t)
         return t.wrap(carrying.held) if carrying.last is None else carrying.last
 
+    @value.setter
+    def value(self, given: object) -> NoReturn:
+        what, instead = "an assignment to .value of L.carry()", ".hand(x): x is .value in the next step"
+        raise SpecError(Code.TILE_OPERATOR, author(), what=what, instead=instead)
+
     def hand(self, value: Operand) -> None:
         """Set the value for the next step."""
         t = tracer(self.what)
@@ -429,7 +436,7 @@ class Top(_Fold):
     last: [1, 0]
     >>> top = L.top()
     >>> for v in L.stream(V):
-    ...     top.absorb(c[v])
+    ...     top.absorb(q[v])
     >>> first, second, third = top.values
     >>> L.max(first, over=V.lanes)
     [7, 9]

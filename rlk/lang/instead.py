@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NoReturn
 
 from rlk.errors import Code, SpecError, author
@@ -75,6 +76,20 @@ def written_instead(name: str) -> str:
 def hint(name: str) -> str:
     """Return what to write for a function that L has not; an empty text where nothing stands for it."""
     return _METHODS.get(name, "")
+
+
+def of_keyword(error: str) -> tuple[str, str] | None:
+    """Return the call of L that a TypeError tells of, with torch's or NumPy's keywords, and what to write."""
+    found = re.match(r"(L\.\w+)\(\) (?:got an unexpected keyword argument '(\w+)'|missing .* 'over')", error)
+    if found is None:
+        return None
+    name, keyword = found.groups()
+    if keyword in ("keepdim", "keepdims"):
+        return f"{keyword}= of {name}", "nothing: tiles are broadcast by the names of their axes"
+    if keyword in (None, "dim", "dims", "axis", "axes"):
+        lacks = f"{keyword}= of {name}" if keyword else f"{name} without an axis"
+        return lacks, "over=N, with N = Axis(...) among its axes: axes are named, not numbered"
+    return None
 
 
 def no_assignment(self: object, items: object, value: object) -> NoReturn:

@@ -11,22 +11,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from traceback import walk_tb
-from typing import Any
+from typing import Any, get_args
 
 from rlk.digest import digest
 from rlk.errors import Code, LaunchError, Loc, RlkError, SpecError, author
 from rlk.ir.dims import Axis, Share, union
 from rlk.ir.nodes import Decl, Kernel, Program, Role
 from rlk.ir.text import axes_in, print_program
-from rlk.ir.types import DType, TileType
+from rlk.ir.types import DType, TileType, distinct_texts
 from rlk.lang.autodiff import backward, reached
+from rlk.lang.instead import of_keyword
 from rlk.lang.reads import Unset, digest_of, is_rlks
 from rlk.lang.recompute import Forward
 from rlk.lang.record import Record
 from rlk.lang.reserved import check_free, is_free
 from rlk.lang.surface import Outputs
 from rlk.lang.trace import ScalarArg, TensorArg, Tracer, activate, deactivate
-from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
+from rlk.lang.types import DTypeVar, Needs, Scalar, ScalarType, Static, StaticType, Tensor, TensorType
 
 Annotation = TensorType | ScalarType | StaticType
 SpecFunction = Callable[..., Outputs]
@@ -585,7 +586,9 @@ def _check_extents(op: Op, program: Program) -> None:
 def _check_written(op: Op, output: Decl, type: TileType | None) -> None:
     """Raise unless an output has the type of the input that it is written into, which must be there."""
     if output.type != type:
-        why = "a call without it makes the output too" if type is None else f"it is {type}, not {output.type}"
+        why = "a call without it makes the output too"
+        if type is not None:
+            why = "it is {}, not {}".format(*distinct_texts(type, output.type))
         raise SpecError(Code.INTO_WRONG, op.loc, name=output.name, input=op.into[output.name], why=why)
 
 
@@ -653,7 +656,8 @@ def _check_derived(vjp: Vjp, forward: Kernel, given: Mapping[str, Decl]) -> None
         exact = {DType.F32, types[name].dtype}  # what holds every cotangent of the output
         same_dims = cotangent is not None and cotangent.type.axes == types[name].axes
         if cotangent is not None and not (same_dims and cotangent.type.dtype in exact):
-            what = f"the output {name}, which is {types[name]} here and {cotangent.type} in another variant"
+            here, there = distinct_texts(types[name], cotangent.type)
+            what = f"the output {name}, which is {here} here and {there} in another variant"
             instead = f"name outputs of two types apart, or write the gradient: @{op.name}.vjp(...)"
             raise SpecError(Code.VJP_DERIVED, op.loc, op=op.name, what=what, instead=instead)
 
@@ -704,9 +708,10 @@ def _check_cotangent(vjp: Vjp, formal: Formal, output: Decl, variant: Variant) -
         return
     dtype = _variable_of(vjp.op, output, variant) or output.type.dtype
     annotation = TensorType(dtype, output.type.axes, formal.optional).written()
+    wanted, got = (output.type, "no tensor") if given is None else distinct_texts(output.type, given.type)
     raise SpecError(
         Code.VJP_COTANGENT_TYPE, vjp.loc, op=vjp.op.name, name=formal.name, output=output.name,
-        wanted=output.type, got="no tensor" if given is None else given.type, annotation=annotation,
+        wanted=wanted, got=got, annotation=annotation,
     )  # fmt: skip
 
 
@@ -747,13 +752,17 @@ def _check_gradients(vjp: Vjp, variant: Variant, program: Program) -> None:
         if {*given.axes} == {*type.axes}:
             dims, wanted_dims = (", ".join(map(str, t.axes)) for t in (given, type))
             raise SpecError(Code.VJP_DIMS, vjp.loc, **fields, got=dims, wanted=wanted_dims)
-    shown = sorted(wanted | wrong)
+    pairs = {n: distinct_texts(type, types.get(n, type)) for n, type in sorted(got.items())}
     raise SpecError(
         Code.VJP_OUTPUTS,
         vjp.loc,
         op=vjp.op.name,
-        got=", ".join(f"{n}: {type}" for n, type in sorted(got.items())) or "nothing",
-        wanted=", ".join(f"{n}: {types[n]}" if n in types else n for n in shown) or "nothing",
+        got=", ".join(f"{n}: {type}" for n, (type, _) in pairs.items()) or "nothing",
+        wanted=", ".join(
+            f"{n}: {pairs[n][1] if n in pairs else types[n]}" if n in types else n
+            for n in sorted(wanted | wrong)
+        )
+        or "nothing",
     )
 
 
@@ -823,9 +832,13 @@ def _run(
         body()
         block = tracer.finish(spec)
     except (TypeError, AttributeError) as error:
-        if isinstance(error, RlkError) or "'NoneType'" not in str(error):
+        if isinstance(error, RlkError):
             raise
         place = _place_in(error, spec.file)
+        if place.line and (slip := of_keyword(str(error))):
+            raise SpecError(Code.TILE_OPERATOR, place, what=slip[0], instead=slip[1]) from error
+        if "'NoneType'" not in str(error):
+            raise
         named = [name for name in absent if place.mentions(name)]
         if not named:
             raise
@@ -838,6 +851,15 @@ def _run(
     return Program(name, (Kernel(name, params, block),))
 
 
+_COMPLETE: dict[type, str] = {
+    Tensor: "Tensor[f32, T, N], with its dtype and dims",
+    Scalar: "Scalar[f32], with its dtype",
+    Static: 'Static["a", "b"], with its values',
+    Needs: 'Needs["a", "b"], with its names',
+}
+"""Annotations to write for classes of the language alone."""
+
+
 @cache
 def _formals(fn: SpecFunction) -> tuple[Formal, ...]:
     formals = []
@@ -848,7 +870,11 @@ def _formals(fn: SpecFunction) -> tuple[Formal, ...]:
                 annotation = StaticType(())
             else:
                 found = "no annotation" if annotation is p.empty else annotation
-                raise SpecError(Code.PARAM_KIND, _loc(fn), name=p.name, found=found)
+                instead = "Tensor[...], for a number Scalar[f32], for an option Static[...]"
+                for word in (annotation, *get_args(annotation)):  # of Scalar | None, both
+                    if isinstance(word, type) and word in _COMPLETE:
+                        found, instead = f"{word.__name__} without [...]", _COMPLETE[word]
+                raise SpecError(Code.PARAM_KIND, _loc(fn), name=p.name, found=found, instead=instead)
         if p.default is not p.empty and (accepted := _refuses(annotation, p.default)):
             names = {"name": p.name, "value": p.default, "accepted": accepted}
             raise SpecError(Code.DEFAULT_REFUSED, _loc(fn), **names)

@@ -344,6 +344,10 @@ class L(metaclass=_Names):
         x, y = as_tile(t, a), as_tile(t, b)
         if x.dtype.is_float8 and y.dtype.is_float8:
             x, y = x.to(DType.F16), y.to(DType.F16)
+        wanted = {DType.F32, DType.F16, DType.BF16, DType.I8}
+        if x.dtype is y.dtype and x.dtype not in wanted:
+            names = "f32, f16, bf16, i8, e4m3 or e5m2"
+            raise SpecError(Code.DTYPE_WANTED, author(), what="dot", wanted=names, got=x.type)
         model = {DType.F32: DotModel.FMA, DType.I8: DotModel.INTEGER}.get(x.dtype, DotModel.CHAIN16)
         if model is DotModel.INTEGER and (over.split is not None or over.piece is not None):
             raise SpecError(Code.DOT_PIECES, author(), axis=over)

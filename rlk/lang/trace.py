@@ -267,6 +267,12 @@ class Folding:
 
     if not TYPE_CHECKING:  # where a misspelled method is an error already
 
+        def __setattr__(self, name: str, value: object) -> None:
+            if not name.startswith("_"):
+                what, instead = f"an assignment to .{name} of L.{self.what}()", ".absorb(x), in a stream"
+                raise SpecError(Code.TILE_OPERATOR, author(), what=what, instead=instead)
+            object.__setattr__(self, name, value)
+
         def __getattr__(self, name: str) -> NoReturn:
             if name.startswith("_"):
                 raise AttributeError(name)
@@ -876,7 +882,7 @@ class ScalarArg:
         return tracer.wrap(tracer.builder.let(Param(decl.name), decl.name))
 
 
-def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
+def lift(tracer: Tracer, x: object, dtype: DType, what: str = "arithmetic") -> Value:
     """Return the value of a tile, a tensor parameter or a Python number (of the given dtype)."""
     match x:
         case Tile():
@@ -896,18 +902,20 @@ def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
             raise fold_as_value(x)
         case None:
             instead = "an optional input is None where a call leaves it out: write if x is not None"
-            raise SpecError(Code.VALUE_WANTED, author(), what="arithmetic", got="None", instead=instead)
+            raise SpecError(Code.VALUE_WANTED, author(), what=what, got="None", instead=instead)
         case _:
             instead = "use a parameter of the spec, a tile made of some, or a Python number"
             if isinstance(x, Share):
                 instead = f"a number of the kernel is L.extent({x.axis}) // n; {x} is for Axis(extent=)"
             if isinstance(x, Axis):
                 instead = f"write L.pos({x}) for the index along it, L.extent({x}) for its length"
+            if isinstance(x, tuple | list):
+                instead = "name each: first, second = top.values, and L.out(first=first, second=second)"
             got = f"a {type(x).__name__}"
-            raise SpecError(Code.VALUE_WANTED, author(), what="arithmetic", got=got, instead=instead)
+            raise SpecError(Code.VALUE_WANTED, author(), what=what, got=got, instead=instead)
 
 
-def as_tile(tracer: Tracer, x: object, dtype: DType | None = None, what: str = "a number") -> Tile:
+def as_tile(tracer: Tracer, x: object, dtype: DType | None = None, what: str = "arithmetic") -> Tile:
     """Return x as a tile, numbers in the given dtype; without one, a float is f32 and an integer an error."""
     if isinstance(x, Tile):
         tracer.use(x)
@@ -916,7 +924,7 @@ def as_tile(tracer: Tracer, x: object, dtype: DType | None = None, what: str = "
         return x.whole()
     if dtype is None and isinstance(x, int):
         raise SpecError(Code.DTYPE_OF_NUMBERS, author(), what=what, value=x)
-    return tracer.wrap(lift(tracer, x, dtype or DType.F32))
+    return tracer.wrap(lift(tracer, x, dtype or DType.F32, what))
 
 
 def _forward(name: str) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rlk.backends.interface import Backend, Bound
@@ -59,15 +59,15 @@ def number_of(formal: Formal) -> float | int:
     return one if formal.type.dtype.is_float else int(one)
 
 
-def reference_extents(op: Op, program: Program) -> dict[str, int]:
-    """Return the extents of a program's axes at an operator's reference shapes."""
+def reference_extents(op: Op, program: Program, rows: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Return the extents of a program's axes at an operator's reference shapes; rows: of some, instead."""
     sized = [axis for axis in axes_in(program) if axis.extent is not None]
     axes = {axis.name: axis for k in program.kernels for d in k.params for axis in d.type.axes}
     steps = steps_of(sized)
     open_axes = {name: axis for name, axis in axes.items() if axis.extent is None}
     dynamic = {name: name in open_axes and open_axes[name].dynamic for name in (*open_axes, *steps)}
     sized_too = {axis.name for axis in sized}
-    known = {**_EXTENTS, **op.record.extents}
+    known = {**_EXTENTS, **op.record.extents, **(rows or {})}
     made = {
         name: known.get(name, ROWS if rows else 4096)
         for name, rows in dynamic.items()
@@ -77,10 +77,10 @@ def reference_extents(op: Op, program: Program) -> dict[str, int]:
     return completed(op.name, sized, op.bounded(made))
 
 
-def placed(op: Op, traced: Program) -> Program:
+def placed(op: Op, traced: Program, rows: Mapping[str, int] | None = None) -> Program:
     """Return the canonical program with the chunks side by side that a call of these sizes would place so."""
     plain = canonical(traced)
-    return canonical(traced, apart=apart(plain, reference_extents(op, plain)))
+    return canonical(traced, apart=apart(plain, reference_extents(op, plain, rows)))
 
 
 def reference_gradient(op: Op, variant: Variant) -> Program | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, partial
 from importlib.util import find_spec
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from rlk.passes.pack_gqa import indices_of
 from rlk.passes.pipeline import CANONICAL, canonical, launched
 from rlk.passes.walk import walk
 from rlk.schedule.axes import roles
+from rlk.schedule.entries import ROW_CLASSES
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.cdna3 import LIMITS
@@ -63,6 +64,9 @@ from rlk.testing.cases import (
     stored,
 )
 from rlk.testing.examples import Example, Values
+
+if TYPE_CHECKING:
+    from rlk.runtime.reference import Prepared
 
 STEP = 2.0**-16  # of a central difference in f64: truncation and cancellation both stay near 1e-9
 EPSILON = 2.0**-50  # what an f64 sum may lose, relative to the sum of its terms' sizes
@@ -143,6 +147,10 @@ def check(
         names = _judged(Law.TEXT, tried[0], partial(check_names, tried), "names in every variant")
         if not names.ok:
             yield names
+    if Law.LOWERS in laws and tried:
+        reads = _judged(Law.LOWERS, tried[0], partial(check_reads, tried), "call on every target")
+        if not reads.ok:
+            yield replace(reads, backend="every backend")
     whole = [c.label for c in tried if not c.static]
     ends = {*whole[:1], *whole[-1:]}  # without options, and with every one
     for case in tried:
@@ -150,7 +158,7 @@ def check(
             if law in laws and (law not in ONCE or not case.static):
                 yield _judged(law, case, attempt, label)
         for on in targets if Law.LOWERS in laws else ():
-            for what, backend, attempt in lowerings(case, on):
+            for what, backend, attempt in lowerings(case, on, case.label in ends):
                 label = f"{what} on {on.name}"
                 yield replace(_judged(Law.LOWERS, case, attempt, label), backend=backend)
         if Law.SIMULATED in laws and not case.static:
@@ -239,6 +247,18 @@ def check_names(tried: Sequence[Case]) -> Verdict:
     there = ", ".join(f"d_{name}" for name in sorted(made))
     note = "\n".join(f"{op.loc}: the vjp takes {n}; cotangents of outputs: {there}" for n in names)
     return verdict(Law.TEXT, not names, 1, len(names), note)
+
+
+def check_reads(tried: Sequence[Case]) -> Verdict:
+    """Look for a variant whose calls read a tensor, or write into one: others are refused."""
+    op = tried[0].op
+    for case in tried:
+        given = inputs_of(forward_program(op, case.variant)).values()
+        if op.into or any(d.role is Role.IN for d in given):
+            return verdict(Law.LOWERS, True, 1)
+    return verdict(
+        Law.LOWERS, False, note=one_line(LaunchError(Code.READS_NOTHING, op.loc, op=op.name))
+    )
 
 
 def _forms(traced: Program) -> Iterator[Program]:
@@ -639,31 +659,70 @@ def check_simulated(call: Call, on: Target, by: Backend, oracle: Oracle = run) -
     return verdict(Law.SIMULATED, not wrong, 1, wrong, _first_wrong(found, by.name))
 
 
-def lowerings(case: Case, on: Target) -> Iterator[tuple[str, str, Callable[[], Verdict]]]:
-    """Yield, for forward and gradient of a case and each backend of a target, the attempt to lower it."""
+def lowerings(
+    case: Case, on: Target, every: bool = True
+) -> Iterator[tuple[str, str, Callable[[], Verdict]]]:
+    """Yield, for forward and gradient of a case and each backend of a target, the attempt to lower it.
+
+    every: at each class of rows that a call can have, too.
+    """
     from rlk.runtime.reference import placed, prepared, reference_extents
 
-    made = {"forward": placed(case.op, case.op.trace_for_kernels(case.variant))}
-    wanted, given = differentiable(case.op, case.variant), cotangents(case.op, case.variant)
-    if case.op.gradient is not None and wanted and given:
-        made["gradient"] = canonical(case.op.gradient.trace(gradient_variant(case.variant, wanted, given)))
-    for what, program in made.items():
+    op = case.op
+    traced = {"forward": op.trace_for_kernels(case.variant)}
+    wanted, given = differentiable(op, case.variant), cotangents(op, case.variant)
+    if op.gradient is not None and wanted and given:
+        traced["gradient"] = op.gradient.trace(gradient_variant(case.variant, wanted, given))
+
+    def ready(program: Program, rows: Mapping[str, int]) -> Prepared:
+        plain = placed(op, program, rows)
+        return prepared(plain, reference_extents(op, plain, rows), on)
+
+    for what, program in traced.items():
         # raises anew for each backend: it is the attempt that fails
-        ready = cache(partial(prepared, program, reference_extents(case.op, program), on))
+        at = cache(partial(ready, program, {}))
         for by in registered():
             if on.name in by.targets:
-                yield what, by.name, partial(check_lowers, ready, by)
+                # where another backend runs what one refuses, its other classes are of no interest
+                others = partial(_by_class, program, ready) if every and by.complete else tuple
+                yield what, by.name, partial(check_lowers, at, by, others)
 
 
-def check_lowers(ready: Callable[[], Any], by: Backend) -> Verdict:
-    """Lower what `prepared` returns; a refusal fails where no other backend can run the program."""
+def _by_class(
+    traced: Program, ready: Callable[[Program, Mapping[str, int]], Prepared]
+) -> Iterator[tuple[str, Callable[[], Prepared]]]:
+    """Yield each class of rows of each dynamic axis, and what prepares it; other extents are the reference's.
+    """
+    for axis in dict.fromkeys(a for k in canonical(traced).kernels for d in k.params for a in d.type.axes):
+        if axis.dynamic and axis.extent is None and axis.whole == axis:
+            for n in ROW_CLASSES:
+                yield f"{axis} = {n}", partial(ready, traced, {axis.name: n})
+
+
+def check_lowers(
+    ready: Callable[[], Prepared],
+    by: Backend,
+    others: Callable[[], Iterable[tuple[str, Callable[[], Prepared]]]] = tuple,
+) -> Verdict:
+    """Lower what `prepared` returns; a refusal fails where no other backend can run the program.
+
+    others: the same for calls of other sizes, each named. One of a program and schedules seen before is not
+    lowered again.
+    """
     from rlk.runtime.reference import by_backend
 
+    count, place, seen = 0, "", set()
     try:
-        emitted, _, _ = by_backend(ready(), by)
+        for where, made in chain((("", ready),), others()):
+            place = f"at {where}: " if where else ""
+            given = made()
+            if (given.bound.program, given.bound.chosen) not in seen:
+                seen.add((given.bound.program, given.bound.chosen))
+                emitted, _, _ = by_backend(given, by)
+                count = count or len(emitted.kernels)
     except UnsupportedError as error:
-        return verdict(Law.LOWERS, False if by.complete else None, note=one_line(error))
-    return verdict(Law.LOWERS, True, len(emitted.kernels))
+        return verdict(Law.LOWERS, False if by.complete else None, note=f"{place}{one_line(error)}")
+    return verdict(Law.LOWERS, True, count)
 
 
 def one_line(error: RlkError) -> str:

@@ -148,7 +148,9 @@ def check_differentiable(op: Op, tensors: Tensors) -> None:
     for name, tensor in tensors.items():
         if tensor.requires_grad and name not in wrt:
             choices = ", ".join(wrt) or "no input"
-            if not wrt and op.calls.namespace != OWN:
+            if op.into:
+                choices += "; write an operator without into= where a gradient is wanted"
+            elif not wrt and op.calls.namespace != OWN:
                 own = f'@{op.name}.vjp("{name}") or {op.name}.derive_vjp("{name}")'
                 choices += f"; its author writes one by {own}"
             raise LaunchError(Code.NOT_DIFFERENTIABLE, op=op.name, name=name, choices=choices)
