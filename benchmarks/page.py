@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,13 +191,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "| " + " | ".join(row[i] for i in kept) + " |"
 
 
-def section(record: Record) -> Iterator[str]:
-    """Yield a family: what it was measured with, its figure where there is one, its table."""
+def section(record: Record, device: str) -> Iterator[str]:
+    """Yield a family: what it was measured with, its figure where there is one, its table.
+
+    device: the one whose sections name none.
+    """
     found = lines(record.rows)
     backends = [name for name in BACKENDS if any(name in line.backends for line in found)]
     commit = record.versions.get("rlk", "")
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items() if name != "rlk")
-    yield f"## {FAMILIES[record.family]}"
+    yield f"## {FAMILIES[record.family]}{'' if record.device == device else f', on one {record.device}'}"
     yield ""
     yield f"{record.device}; rlk at {commit}; {versions}."
     yield ""
@@ -228,16 +232,23 @@ def section(record: Record) -> Iterator[str]:
 
 def page(found: Sequence[Record]) -> str:
     """Return docs/performance.md."""
-    order = list(FAMILIES)
-    ordered = sorted(found, key=lambda record: (record.device, order.index(record.family)))
-    text = [INTRODUCTION, *(line for record in ordered for line in section(record))]
+    order, first = list(FAMILIES), most_measured(found)
+    ordered = sorted(
+        found, key=lambda record: (record.device != first, record.device, order.index(record.family))
+    )
+    text = [INTRODUCTION, *(line for record in ordered for line in section(record, first))]
     return "\n".join(text).rstrip() + "\n"
 
 
+def most_measured(found: Sequence[Record]) -> str:
+    """Return the device of most families."""
+    return Counter(record.device for record in found).most_common(1)[0][0]
+
+
 def headlines(found: Sequence[Record]) -> str:
-    """Return the README's table: a line for each name of HEADLINES."""
-    named = {line.name: line for record in found for line in lines(record.rows)}
-    device = {record.device for record in found}.pop()
+    """Return the README's table: a line for each name of HEADLINES, measured on one device."""
+    device = most_measured(found)
+    named = {line.name: line for record in found if record.device == device for line in lines(record.rows)}
     shown = [named[name] for name in HEADLINES]
     rows = [
         [

@@ -148,7 +148,7 @@ def test_log_probs_are_counted_over_runs_of_other_seeds() -> None:
     assert sums(record(0), record(1, numerics_id="b2")) == (24, 0, True)  # other bits say nothing of these
     both = merged(None, [record(0), record(1)])
     assert [run["rlk"] for run in both["rows"][0]["runs"]] == ["c0", "c1"]
-    text = "\n".join(page.section(Record("engines", "x", both["versions"], tuple(both["rows"]))))
+    text = "\n".join(page.section(Record("engines", "x", both["versions"], tuple(both["rows"])), "x"))
     assert "48 log-probs of drawn tokens, of 2 runs" in text and "by rlk: 0 differ" in text
 
 

@@ -284,6 +284,7 @@ def test_a_changed_result_makes_the_page_and_the_readme_stale() -> None:
     ]
     assert page.page(slower) != page.page(found)
     assert page.headlines(slower) != page.headlines(found)
+    assert page.headlines([*found, replace(slower[0], device="another")]) == page.headlines(found)
 
 
 def test_a_line_of_the_page_compares_times_of_one_run() -> None:
