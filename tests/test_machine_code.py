@@ -36,6 +36,7 @@ from rlk.runtime.reference import emit
 from rlk.runtime.registry import operators
 from rlk.specs.attention import prefix_attention, varlen_attention
 from rlk.specs.linear_logp import linear_logp
+from rlk.specs.matmul import matmul
 from rlk.target.facts import target
 
 triton = pytest.importorskip("triton")
@@ -243,6 +244,19 @@ def test_no_byte_of_a_float8_is_read_before_it_is_converted(tmp_path: Path) -> N
     assert wrong.source != made.source
     with pytest.raises(ValueError, match="before they are converted"):
         compile_triton(wrong, "sm_90a", tmp_path)
+
+
+@pytest.mark.parametrize(("depth", "whole"), [(1032, True), (1034, False)])
+def test_rows_at_multiples_of_16_bytes_are_loaded_by_tma(depth: int, whole: bool, tmp_path: Path) -> None:
+    """A depth of 1032 is no multiple of 16, but 1032 elements of 16 bits are one of 16 bytes."""
+    tensors = {n: torch.empty(rows, depth, dtype=torch.bfloat16) for n, rows in (("x", 300), ("w", 512))}
+    statics = {"keep_f32": False, "round_product": False, "grad_leaves": 1}
+    emitted = source(selection.invoke(matmul, tensors, {}, statics, None), tensors)
+    told = {arg.name: arg.divisor for arg in emitted.kernels[0].args if arg.divisible}
+    strides = {"x_t_stride": 8, "w_n_stride": 8}
+    assert told == {"x_ptr": 16, "w_ptr": 16, "y_ptr": 16, "y_t_stride": 8, **(strides if whole else {})}
+    compile_triton(emitted, "sm_90a", tmp_path)
+    assert ("cp.async.bulk.tensor" in (tmp_path / "matmul.ptx").read_text()) is whole
 
 
 USED = re.compile(r"(gdesc\[)?\bUR(\d+)")

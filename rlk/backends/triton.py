@@ -145,7 +145,9 @@ def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, 
         getattr(module, kernel.name),
         signature={arg.name: arg.type for arg in kernel.args},
         constexprs={arg.name: arg.value for arg in kernel.args if arg.type == "constexpr"},
-        attrs={(at,): [["tt.divisibility", 16]] for at, arg in enumerate(kernel.args) if arg.divisible},
+        attrs={
+            (at,): [["tt.divisibility", arg.divisor]] for at, arg in enumerate(kernel.args) if arg.divisible
+        },
     )
     options: dict[str, Any] = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
     options["enable_fp_fusion"] = False

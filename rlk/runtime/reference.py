@@ -18,11 +18,10 @@ from rlk.lang.op import Formal, Op, Variant
 from rlk.lang.record import Unshown
 from rlk.lang.types import DTypeVar, ScalarType, TensorType
 from rlk.lang.variants import cotangents, differentiable, gradient_variant
-from rlk.lower.common.abi import host_parameters
+from rlk.lower.common.abi import host_parameters, multiple_of
 from rlk.lower.common.emitted import Emitted, From, Signature
 from rlk.lower.common.memory import memory_shape
 from rlk.passes.pipeline import canonical, launched, specialize
-from rlk.runtime.binding.arguments import VECTOR
 from rlk.runtime.binding.candidates import lowered_by
 from rlk.runtime.registry import numerics, operators
 from rlk.schedule.heuristics import apart, choose
@@ -145,14 +144,14 @@ def by_backend(given: Prepared, by: Backend) -> tuple[Emitted, tuple[Schedule, .
 
 
 def divisible(program: Program, signature: Signature, extents: dict[str, int]) -> frozenset[str]:
-    """Return the tensors and strides that compilers may take for multiples of 16 where all is contiguous."""
+    """Return the tensors and strides that compilers may take for multiples where all is contiguous."""
     decls = {d.name: d for k in program.kernels for d in k.params}
     call = host_parameters(program, signature)
     found = {argument.name for argument in call if argument.kind is From.TENSOR}
     for argument in call:
         if argument.kind is From.STRIDE:
             stride = math.prod(memory_shape(decls[argument.source], extents)[argument.dim + 1 :])
-            found |= {argument.name} if stride % VECTOR == 0 else set()
+            found |= {argument.name} if stride % multiple_of(argument, decls) == 0 else set()
     return frozenset(found)
 
 

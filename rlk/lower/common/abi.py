@@ -8,6 +8,7 @@ from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.nodes import Check, Const, Decl, Dot, Extent, Kernel, Load, Node, Pos, Program, Role, Store
 from rlk.lower.common.emitted import OF_LOOPS, CallArg, From, Signature
 from rlk.lower.common.host_loops import length_name, loop_extents
+from rlk.lower.common.memory import VECTOR
 from rlk.lower.common.names import axis_name, stride_name
 from rlk.lower.common.segments import segments
 from rlk.passes.pack_gqa import computed_factor
@@ -46,6 +47,13 @@ def counter(kernel: str, name: str) -> CallArg:
 def scratch(kernel: str, name: str, words: int) -> CallArg:
     """Return the parameter for memory of a kernel, f32[words], uninitialized when `call` begins."""
     return CallArg(name, From.SCRATCH, kernel, words)
+
+
+def multiple_of(argument: CallArg, decls: Mapping[str, Decl]) -> int:
+    """Return what a divisible argument is a multiple of: a stride, in elements, of 16 bytes of its tensor."""
+    if argument.kind in (From.STRIDE, From.OUTER_STRIDE, From.INNER_STRIDE):
+        return VECTOR // decls[argument.source].type.dtype.bytes
+    return VECTOR
 
 
 def row_strides(decl: Decl) -> tuple[CallArg, CallArg, CallArg]:

@@ -11,10 +11,11 @@ class Signature:
     """Properties of a call's arguments that code depends on beside dtypes; all else is a run-time value.
 
     extents: of the static axes. split_rows: inputs with a leading row axis come with two strides for it,
-    an outer and an inner one (`logits[:, :-1]`), and one inner extent. divisible: arguments of `call` whose
-    value (an integer) or address in bytes (a tensor) is a multiple of 16. strided: inputs whose last dim has
-    another stride than 1, such as an expanded cotangent. listed: of a kernel that one launch runs on lists of
-    tensors (`rlk.lower.common.lists`), the scalars of which each item has its own; None: of one call.
+    an outer and an inner one (`logits[:, :-1]`), and one inner extent. divisible: arguments of `call` that
+    are multiples of 16: extents, addresses of tensors in bytes, and strides in bytes. strided: inputs whose
+    last dim has another stride than 1, such as an expanded cotangent. listed: of a kernel that one launch
+    runs on lists of tensors (`rlk.lower.common.lists`), the scalars of which each item has its own; None: of
+    one call.
     """
 
     extents: tuple[tuple[str, int], ...] = ()
@@ -31,12 +32,16 @@ class LoweringOptions:
 
 @dataclass(frozen=True, slots=True)
 class KernelArg:
-    """One argument of a kernel; `value` only for a constexpr, `divisible` where the dispatcher checks it."""
+    """One argument of a kernel; `value` only for a constexpr.
+
+    divisible: whether the dispatcher checks that it is a multiple of `divisor`.
+    """
 
     name: str
     type: str
     value: int | float | str | bool | None = None
     divisible: bool = False
+    divisor: int = 16
 
 
 @dataclass(frozen=True, slots=True)

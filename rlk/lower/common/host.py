@@ -41,6 +41,12 @@ def kernel_args(
 ) -> tuple[KernelArg, ...]:
     """Return how a kernel is built for its arguments.
 
-    divisible: whether a value or an address is a multiple of 16. name: of an argument, as the kernel has it.
+    divisible: whether a value or an address is a multiple, as `Signature.divisible` has it. name: of an
+    argument, as the kernel has it.
     """
-    return tuple(KernelArg(name(a), argument_type(a, decls), divisible=divisible(a)) for a in given)
+    return tuple(
+        KernelArg(
+            name(a), argument_type(a, decls), divisible=divisible(a), divisor=abi.multiple_of(a, decls)
+        )
+        for a in given
+    )

@@ -11,7 +11,7 @@ from rlk.lower.common.names import stride_name
 
 LINE = 64  # elements of a 16-bit type in a cache line
 ALIGNED = 512  # bytes; as torch's allocator aligns tensors
-VECTOR = 16
+VECTOR = 16  # bytes of the widest access
 
 
 def memory_shape(decl: Decl, extents: Mapping[str, int]) -> tuple[int, ...]:
@@ -31,7 +31,7 @@ def workspaces(program: Program) -> tuple[Decl, ...]:
 
 
 def aligned_workspaces(program: Program, static: Mapping[str, int]) -> frozenset[str]:
-    """Return the workspaces, and those of their strides, that are multiples of 16 by static extents alone."""
+    """Return the workspaces, and those of their strides, that are multiples by static extents alone."""
     found: set[str] = set()
     for decl in workspaces(program):
         found.add(decl.name)
@@ -39,7 +39,7 @@ def aligned_workspaces(program: Program, static: Mapping[str, int]) -> frozenset
             inner = decl.type.axes[dim + 1 :]
             if all(axis.name in static and axis.part is Part.ALL for axis in inner):
                 stride = math.prod(extent_of(axis, static[axis.name]) for axis in inner)
-                found |= {stride_name(decl, dim)} if stride % VECTOR == 0 else set()
+                found |= {stride_name(decl, dim)} if stride * decl.type.dtype.bytes % VECTOR == 0 else set()
     return frozenset(found)
 
 

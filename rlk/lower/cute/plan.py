@@ -916,7 +916,7 @@ def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Targ
     strides = {stride_name(decl, dim) for dim in range(len(decl.type.axes) - 1)}
     if not {decl.name, *strides} <= signature.divisible:
         lacks = f"a factor {decl.name} whose rows do not lie at multiples of 16 bytes"
-        raise refused(lacks, target, instead="rows of a multiple of 16 elements")
+        raise refused(lacks, target, instead="rows of a multiple of 16 bytes")
     return decl.type.dtype
 
 

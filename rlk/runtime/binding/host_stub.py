@@ -12,6 +12,7 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import Decl, Program
+from rlk.lower.common.abi import multiple_of
 from rlk.lower.common.emitted import CallArg, From
 from rlk.lower.common.memory import workspaces
 from rlk.runtime.binding.arguments import (
@@ -214,24 +215,26 @@ def host_values(
 def divisible(
     program: Program, invocation: Invocation, geometry: Geometry, tensors: Tensors, call: tuple[CallArg, ...]
 ) -> frozenset[str]:
-    """Return the parameters of a host function that are multiples of 16: sizes, and addresses in bytes."""
+    """Return the parameters of a host function that are multiples, as `Signature.divisible` has them."""
+    decls = {d.name: d for k in program.kernels for d in k.params}
+    of = {arg.name: multiple_of(arg, decls) for arg in call}
     written = (*outputs_of(invocation), *workspaces(program))
     made = {d.name for d in written}
 
-    def fits(value: Value) -> bool:
+    def fits(name: str, value: Value) -> bool:
         match value:
             case From.ERRORS | From.WORK_COUNTER:
                 return False
             case CallArg():
                 return True
             case int():
-                return value % VECTOR == 0
+                return value % of[name] == 0
             case str() if value in tensors:
                 return tensors[value].data_ptr() % VECTOR == 0
             case str():  # torch aligns what it makes; a scalar's value is not known
                 return value in made
 
-    return frozenset(name for name, value in host_values(call, written, geometry) if fits(value))
+    return frozenset(name for name, value in host_values(call, written, geometry) if fits(name, value))
 
 
 def raise_data_errors(op: str, checks: tuple[str, ...], device: torch.device) -> None:

@@ -572,7 +572,7 @@ def _copyable(kernel: Kernel, copies: Copies, signature: Signature, target: Targ
         outer = [d for d, axis in enumerate(decl.type.axes[:-1]) if fixed_extent(axis, extents) != 1]
         if not {decl.name, *(stride_name(decl, d) for d in outer)} <= signature.divisible:
             what = f"a factor {decl.name} whose rows do not lie at multiples of {VECTOR} bytes"
-            raise refused(what, target, instead="rows of a multiple of 16 elements")
+            raise refused(what, target, instead="rows of a multiple of 16 bytes")
 
 
 def _stages(
