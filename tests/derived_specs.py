@@ -23,6 +23,7 @@ from rlk.lang import (
 T = Axis("T", chunk=1, piece=4, dynamic=True)  # rows that gradients sum over
 R = Axis("R", dynamic=True)  # rows of which nothing is summed
 P = Axis("P", piece=8, dynamic=True)  # rows that are contracted in pieces
+Q = Axis("Q", chunk=16, dynamic=True)  # steps
 N = Axis("N")
 M = Axis("M")
 H = Axis("H")
@@ -133,6 +134,15 @@ def linear(x: Tensor[B, T, D], w: Tensor[B, M, D], bias: Tensor[B, M]) -> Output
 def narrow(x: Tensor[bf16, P, D], w: Tensor[bf16, M, D]) -> Outputs:
     """Factors of eight bits: cotangents have the exponents of bf16."""
     return L.out(y=L.dot(x.to(e4m3), w.to(e5m2), over=D))
+
+
+@op()
+def narrowed_again(first: Tensor[f32, R, D], x: Tensor[f32, Q, R, D]) -> Outputs:
+    """Sums that decay, of which eight bits are carried to the next step."""
+    run = L.carry(first.to(e4m3))
+    for q in L.stream(Q):
+        run.hand((run.value.to(f32) * 0.5 + x[q]).to(e4m3))
+    return L.out(y=run.value.to(f32))
 
 
 @op()

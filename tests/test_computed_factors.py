@@ -259,7 +259,7 @@ def assert_seen(
 
 
 def aligned(made: Any) -> frozenset[str]:
-    """Return the tensors and strides of a program, as multiples of 16."""
+    """Return the tensors and strides of a program, as if all were aligned."""
     decls = [decl for kernel in made.kernels for decl in kernel.params]
     strides = {stride_name(decl, dim) for decl in decls for dim in range(len(decl.type.axes) - 1)}
     return frozenset({decl.name for decl in decls} | strides)
@@ -382,17 +382,18 @@ def test_wide_products_whose_rows_are_reduced_whole_are_written_first() -> None:
     for rows, columns, kernels in ((5, 256, 1), (5, 300, 2), (17, 4096, 2), (512, 8192, 2), (4096, 4096, 2)):
         sizes = {"M": columns, "D": 512, "R": rows}
         assert len(emit(made, sizes, target("sm_90a"), "triton")[0].kernels) == kernels
-    given = {"x": small(5, 32), "w": small(512, 32, seed=1)}
-    apart = with_products_written(made, {"R": 5, "M": 512, "D": 32})
-    verify(apart)
-    assert [each.name for each in apart.kernels] == ["unit_rows_z_f32", "unit_rows"]
-    want = run(made, given).tensors["y"]
-    unwritten = replace(apart, launches=apart.launches[1:])
-    for by in ("triton", "cute"):
-        got = run_generated(apart, given, backend=by, divisible=aligned(apart))
-        assert_same_bits(got.tensors["y"], want, by)
-        lacking = run_generated(unwritten, given, backend=by, divisible=aligned(apart)).tensors["y"]
-        assert differing(lacking, want)  # what no kernel writes is NaN
+    for columns in (512, 304):  # of 304 a row is padded: beyond its end there is no memory
+        given = {"x": small(5, 32), "w": small(columns, 32, seed=1)}
+        apart = with_products_written(made, {"R": 5, "M": columns, "D": 32})
+        verify(apart)
+        assert [each.name for each in apart.kernels] == ["unit_rows_z_f32", "unit_rows"]
+        want = run(made, given).tensors["y"]
+        unwritten = replace(apart, launches=apart.launches[1:])
+        for by in ("triton", "cute"):
+            got = run_generated(apart, given, backend=by, divisible=aligned(apart))
+            assert_same_bits(got.tensors["y"], want, by)
+            lacking = run_generated(unwritten, given, backend=by, divisible=aligned(apart)).tensors["y"]
+            assert differing(lacking, want)  # what no kernel writes is NaN
 
 
 @pytest.mark.parametrize("by", ["triton", "cute"])

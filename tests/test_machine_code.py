@@ -237,9 +237,12 @@ def test_products_of_bytes_take_k_in_ascending_order(on: str, tmp_path: Path) ->
 
 def test_no_byte_of_a_float8_is_read_before_it_is_converted(tmp_path: Path) -> None:
     """ptxas makes a packing of converted bytes an operand of their conversion: all products were wrong."""
-    spec = canonical(derived_specs.narrow.trace(Variant.of({})))
-    made, _, _ = emit(spec, {"P": 70, "M": 48, "D": 64}, target("sm_90a"), "triton")
-    compile_triton(made, "sm_90a", tmp_path)
+    sizes = {"P": 70, "M": 48, "D": 64, "R": 70, "Q": 41}
+    for spec in (derived_specs.narrowed_again, derived_specs.narrow):
+        made, _, _ = emit(canonical(spec.trace(Variant.of({}))), sizes, target("sm_90a"), "triton")
+        casts = [line for line in made.source.splitlines() if "tl.float8e" in line]
+        assert len(casts) >= 2 and all("byte_alone(" in line for line in casts)
+        compile_triton(made, "sm_90a", tmp_path)
     wrong = replace(made, source=re.sub(r"= byte_alone\((.*)\)", r"= \1", made.source))
     assert wrong.source != made.source
     with pytest.raises(ValueError, match="before they are converted"):

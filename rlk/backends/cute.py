@@ -372,10 +372,10 @@ def of_cute(bound: Bound) -> Iterator[Candidate]:
     """Yield the forms that the CuTe lowering may write.
 
     The first, where the lowering supports it, has blocks that loop over the pieces of their contraction; it
-    runs by default where heuristics want it. The next two write wide products first, and computed factors
-    where that is cheaper; a later one, for schedules that are given, all factors. The next launches pieces in
-    parallel or one after the other. The last has kernels of their own for sums that one loop carries, for
-    sums that registers hold one at a time.
+    runs by default where heuristics want it. The next two write products that are too wide first, and
+    computed factors where that is cheaper; a later one, for schedules that are given, all factors. The next
+    launches pieces in parallel or one after the other. The last has kernels of their own for sums that one
+    loop carries, for sums that registers hold one at a time.
     """
     from rlk.passes.factors_apart import factors_apart
     from rlk.passes.sums_apart import sums_apart
@@ -391,13 +391,13 @@ def of_cute(bound: Bound) -> Iterator[Candidate]:
     if may_loop_over_pieces(whole):
         yield Candidate(whole, lambda: scheduled(whole), pieces_in_sequence(whole, target, extents))
     rows = with_products_written(bound.program, extents)
+    written = with_factors_written(rows, extents)
+    if written is not rows:
+        yield Candidate(written, lambda: scheduled(written))
     if rows is not bound.program:
         yield Candidate(rows, lambda: scheduled(rows))
-    written = with_factors_written(bound.program, extents)
-    if written is not bound.program:
-        yield Candidate(written, lambda: scheduled(written))
     yield Candidate(bound.program, lambda: by_warpgroups(bound.program, bound.chosen, target, extents))
-    every = factors_apart(bound.program)
+    every = factors_apart(rows)
     if len(every.kernels) > len(written.kernels):
         yield Candidate(every, lambda: scheduled(every), by_default=False)
     parts = sums_apart(bound.program)

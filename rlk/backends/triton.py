@@ -307,7 +307,7 @@ def _table() -> ModuleType:
 
 
 def of_triton(bound: Bound) -> Iterator[Candidate]:
-    """Yield programs that write wide products first, or factors where that is cheaper; then the launched one.
+    """Yield programs that write cheap factors or wide products first; then the launched one.
 
     The last, for schedules that are given, writes every factor that can be.
     """
@@ -319,13 +319,13 @@ def of_triton(bound: Bound) -> Iterator[Candidate]:
         return tuple(choose(kernel, bound.target, None, bound.extents) for kernel in program.kernels)
 
     rows = with_products_written(bound.program, bound.extents)
+    written = with_factors_written(rows, bound.extents)
+    if written is not rows:
+        yield Candidate(written, lambda: chosen(written))
     if rows is not bound.program:
         yield Candidate(rows, lambda: chosen(rows))
-    written = with_factors_written(bound.program, bound.extents)
-    if written is not bound.program:
-        yield Candidate(written, lambda: chosen(written))
     yield from as_launched(bound)
-    every = factors_apart(bound.program)
+    every = factors_apart(rows)
     if len(every.kernels) > len(written.kernels):
         yield Candidate(every, lambda: chosen(every), by_default=False)
 

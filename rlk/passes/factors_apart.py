@@ -25,9 +25,9 @@ from rlk.ir.nodes import (
     Role,
     Store,
     Value,
-    operands,
 )
 from rlk.ir.types import TileType
+from rlk.passes.mask import bounds, whole_axes, without_bounds
 from rlk.passes.prologue import prologue
 from rlk.passes.simplify import simplify
 from rlk.passes.walk import backward_slice
@@ -47,33 +47,31 @@ def factors_apart(program: Program, pays: Pays = lambda kernel, dot, factor: Tru
     A kernel keeps its name, by which tables of schedules know it; one that writes a factor has this name and
     that of the workspace.
     """
-    return _apart(program, {kernel.name: _written(kernel, pays) for kernel in program.kernels})
+    return _apart(program, lambda kernel: _written(kernel, pays))
 
 
 def products_apart(program: Program, wide: Callable[[Kernel, Let], bool]) -> Program:
-    """Return the program with a kernel before each that takes products further, which writes them.
+    """Return the program with a kernel before each that has wide products, which writes them.
 
-    Sums are stored in the dtype that they have, so that no bit changes. Products of computed values that are
-    no elements stay where they are. wide: which of the others, by a kernel and its contraction.
+    A product is stored in the dtype of its sums, so that no bit changes. Its factors are loaded, or computed
+    elementwise; other products stay where they are, and so do programs with host loops. wide: whether to
+    write a product of a kernel.
     """
 
     def chosen(kernel: Kernel) -> tuple[Value, ...]:
         lets = {let.value: let for let in kernel.body.lets}
-        dots = (let for let in kernel.body.lets if isinstance(let.node, Dot) and not _is_stored(let, lets))
+        dots = (let for let in kernel.body.lets if isinstance(let.node, Dot))
         return tuple(let.value for let in dots if _can_be_written(let.value, lets) and wide(kernel, let))
 
-    return _apart(program, {kernel.name: chosen(kernel) for kernel in program.kernels})
+    return _apart(program, chosen)
 
 
-def _is_stored(let: Let, lets: Mapping[Value, Let]) -> bool:
-    """Return whether nothing but stores reads a value."""
-    readers = [each.node for each in lets.values() if let.value in operands(each.node)]
-    return all(isinstance(node, Store) for node in readers)
-
-
-def _apart(program: Program, found: Mapping[str, Collection[Value]]) -> Program:
-    """Return the program with a kernel for each of some values, by kernels' names, that writes it."""
-    if any(each.turns for each in program.order) or not any(found.values()):
+def _apart(program: Program, chosen: Callable[[Kernel], Collection[Value]]) -> Program:
+    """Return the program with a kernel for each of the values that are chosen of its kernels."""
+    if any(each.turns for each in program.order):
+        return program
+    found = {kernel.name: chosen(kernel) for kernel in program.kernels}
+    if not any(found.values()):
         return program
     workspaces = {decl.name for kernel in program.kernels for decl in kernel.params}
     taken = _Taken(workspaces, {kernel.name for kernel in program.kernels})
@@ -117,6 +115,7 @@ class _Taken(NamedTuple):
 def _parted(kernel: Kernel, factors: Collection[Value], taken: _Taken) -> tuple[Kernel, ...]:
     """Return the kernels that write some factors, and the kernel that loads them. taken: gets their names."""
     lets = {let.value: let for let in kernel.body.lets}
+    padded = whole_axes(kernel)
     before: list[Kernel] = []
     loading = _builder(kernel, [])
     for let in kernel.body.lets:
@@ -124,7 +123,8 @@ def _parted(kernel: Kernel, factors: Collection[Value], taken: _Taken) -> tuple[
             loading.open[0].append(let)
             continue
         made = backward_slice([let.value], lets)
-        storing = _builder(kernel, [each for each in kernel.body.lets if each.value in made])
+        stored = [each for each in kernel.body.lets if each.value in made]
+        storing = _builder(kernel, without_bounds(stored, padded))
         decl = _workspace(let, [lets[value] for value in made], taken.tensors)
         storing.params[decl.name] = loading.params[decl.name] = decl
         storing.loc = loading.loc = let.loc
@@ -134,7 +134,8 @@ def _parted(kernel: Kernel, factors: Collection[Value], taken: _Taken) -> tuple[
             replace(_built(kernel, storing), name=_new(f"{kernel.name}_{decl.name}", taken.kernels))
         )
         index = tuple(loading.let(Pos(axis), axis.name.lower()) for axis in decl.type.axes)
-        loading.open[0].append(replace(let, node=Load(decl.name, index)))
+        inside = bounds(loading, None, index, padded)
+        loading.open[0].append(replace(let, node=Load(decl.name, index, inside)))
     return (*before, _built(kernel, loading))
 
 

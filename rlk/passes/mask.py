@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis, Part
-from rlk.ir.nodes import Combine, Extent, Fn2, Kernel, Let, Load, Pos, Reduce, Store, Value
+from rlk.ir.nodes import Combine, Extent, Fn2, Kernel, Let, Load, Map2, Pos, Reduce, Store, Value
 from rlk.ir.types import DType
 from rlk.passes.rewrite import Replay, rewrite
 from rlk.passes.walk import walk
@@ -36,11 +38,11 @@ def mask(kernel: Kernel) -> Kernel:
                 replay.renamed[let.value] = b.reduce(fn, kept, over, order, let.name)
             case Load(param=param, index=index, guard=guard, fill=fill) if _varies(b, replay, index, axes):
                 new = tuple(replay[i] for i in index)
-                bound = _bounds(b, replay.optional(guard), new, axes)
+                bound = bounds(b, replay.optional(guard), new, axes)
                 replay.renamed[let.value] = b.let(Load(param, new, bound, replay.optional(fill)), let.name)
             case Store(param=param, index=index, value=value, guard=guard) if _varies(b, replay, index, axes):
                 new = tuple(replay[i] for i in index)
-                b.let(Store(param, new, replay[value], _bounds(b, replay.optional(guard), new, axes)))
+                b.let(Store(param, new, replay[value], bounds(b, replay.optional(guard), new, axes)))
             case _:
                 return False
         return True
@@ -76,9 +78,34 @@ def _inside(b: Builder, axis: Axis) -> Value:
     return b.map2(Fn2.LT, b.let(Pos(axis)), b.let(Extent(axis)))
 
 
-def _bounds(b: Builder, guard: Value | None, index: tuple[Value, ...], axes: frozenset[Axis]) -> Value | None:
+def bounds(b: Builder, guard: Value | None, index: tuple[Value, ...], axes: frozenset[Axis]) -> Value | None:
+    """Append the guard of an access that is inside of whole axes too."""
     found = dict.fromkeys(a for i in index for a in b.tile(i).axes if a in axes)
     for axis in found:
         inside = _inside(b, axis)
         guard = inside if guard is None else b.map2(Fn2.AND, guard, inside)
     return guard
+
+
+def without_bounds(lets: list[Let], axes: frozenset[Axis]) -> list[Let]:
+    """Return lets whose loads have no bounds of some axes, for a kernel that has these axes in tiles."""
+    nodes = {let.value: let.node for let in lets}
+
+    def kept(guard: Value | None) -> Value | None:
+        match nodes.get(guard) if guard is not None else None:
+            case Map2(fn=Fn2.AND, a=a, b=b):
+                return kept(a) if kept(b) is None else guard
+            case Map2(fn=Fn2.LT, a=a, b=b):
+                ends = nodes.get(a), nodes.get(b)
+                return None if any(ends == (Pos(axis), Extent(axis)) for axis in axes) else guard
+            case _:
+                return guard
+
+    def unbounded(let: Let) -> Let:
+        if not isinstance(let.node, Load) or let.node.guard is None:
+            return let
+        guard = kept(let.node.guard)
+        fill = None if guard is None else let.node.fill
+        return replace(let, node=replace(let.node, guard=guard, fill=fill))
+
+    return [unbounded(let) for let in lets]

@@ -144,7 +144,7 @@ def by_backend(given: Prepared, by: Backend) -> tuple[Emitted, tuple[Schedule, .
 
 
 def divisible(program: Program, signature: Signature, extents: dict[str, int]) -> frozenset[str]:
-    """Return the tensors and strides that compilers may take for multiples where all is contiguous."""
+    """Return the tensors and strides that compilers may take for aligned where all is contiguous."""
     decls = {d.name: d for k in program.kernels for d in k.params}
     call = host_parameters(program, signature)
     found = {argument.name for argument in call if argument.kind is From.TENSOR}

@@ -25,7 +25,7 @@ LAUNCH = 2**31
 """Products whose factor takes as much longer in the loop as one more launch: 2.4 us, at the rate above."""
 
 WIDEST_ROW = 256
-"""Columns of a product that a program reduces whole; of 512, stages of a factor exceed shared memory."""
+"""Elements of a product's row that a program has whole; of 512, stages of a factor exceed shared memory."""
 
 
 def with_factors_written(program: Program, extents: Mapping[str, int]) -> Program:

@@ -19,6 +19,7 @@ def by_index(name: str, rows: int) -> dict[str, object]:
     return test_by_index.case(name, test_by_index.drawn(rows, ordered=rows > 5))
 
 
+EIGHTS = {"D": 40, "N": 24, "S": 150}  # rows at multiples of 16 bytes, not of 16 elements
 CASES = {
     **{
         f"{n} {rows} rows": (test_by_index.SPECS[n], partial(by_index, n, rows))
@@ -33,7 +34,7 @@ CASES = {
     **{
         f"{n}, dense {rows} x {sizes['D']}": (x, partial(test_dense_rows.case, n, rows, **sizes))
         for n, x in test_dense_rows.SPECS.items()
-        for rows, sizes in ((5, {"D": 48}), (300, {"D": 48}), (300, test_dense_rows.ODD))
+        for rows, sizes in (*((n, {"D": 48}) for n in (5, 300)), (300, EIGHTS), (300, test_dense_rows.ODD))
     },
 }
 """The spec of a case, and what draws its inputs."""

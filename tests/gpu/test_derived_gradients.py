@@ -51,9 +51,17 @@ def test_a_derived_gradient_has_the_bits_of_the_oracle(name: str) -> None:
         assert_same_bits(got[output], x, f"{name}: {output}")
 
 
+@pytest.mark.parametrize("columns", [200, 304, 4096])
 @pytest.mark.parametrize("rows", [5, 16, 17, 300, 1100])
-def test_rows_of_products_that_are_reduced_whole_have_the_bits_of_the_oracle(rows: int) -> None:
+def test_rows_of_products_that_are_reduced_whole_have_the_bits_of_the_oracle(rows: int, columns: int) -> None:
     draw = torch.Generator().manual_seed(rows)
-    x, w = (torch.randn(n, 64, generator=draw).bfloat16() for n in (rows, 4096))
+    x, w = (torch.randn(n, 64, generator=draw).bfloat16() for n in (rows, columns))
     want, got = derived_specs.unit_rows(x, w), derived_specs.unit_rows(x.cuda(), w.cuda())
     assert_same_bits(got.cpu(), want, "y")
+
+
+def test_carried_bytes_have_the_bits_of_the_oracle() -> None:
+    draw = torch.Generator().manual_seed(0)
+    first, x = (torch.randn(*shape, generator=draw) for shape in ((70, 64), (41, 70, 64)))
+    want = derived_specs.narrowed_again(first, x)
+    assert_same_bits(derived_specs.narrowed_again(first.cuda(), x.cuda()).cpu(), want, "y")

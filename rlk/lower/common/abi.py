@@ -123,7 +123,7 @@ def call_parameters(program: Program, signature: Signature, used: Iterable[CallA
 def host_parameters(program: Program, signature: Signature) -> tuple[CallArg, ...]:
     """Return the parameters that the kernels of a specialized program need in every lowering, by kind.
 
-    They decide which sizes and addresses a dispatcher tests for multiples of 16 before it lowers anything. A
+    They decide which sizes and addresses a dispatcher tests for alignment before it lowers anything. A
     lowering adds the parameters of its own form of a kernel: work counters, and extents that describe a
     tensor and bound no index. It leaves out parameters of a form that it does not launch.
 

@@ -31,7 +31,7 @@ def workspaces(program: Program) -> tuple[Decl, ...]:
 
 
 def aligned_workspaces(program: Program, static: Mapping[str, int]) -> frozenset[str]:
-    """Return the workspaces, and those of their strides, that are multiples by static extents alone."""
+    """Return the workspaces, and those of their strides, that are aligned to 16 bytes by static extents."""
     found: set[str] = set()
     for decl in workspaces(program):
         found.add(decl.name)

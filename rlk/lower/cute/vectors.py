@@ -33,7 +33,7 @@ from rlk.lower.cute.plan import RowsPlan
 from rlk.lower.cute.writer import Writer
 from rlk.passes.walk import walk
 
-VECTOR = 16  # bytes of the widest access; elements that `Signature.divisible` promises too
+VECTOR = 16  # bytes of the widest access; what extents are multiples of that `Signature.divisible` names
 
 
 class Alignment:

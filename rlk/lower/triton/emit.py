@@ -91,6 +91,7 @@ class Emitter(StatementEmitter):
         lets = [*walk(plan.kernel.body)]
         self.readers = Counter(v for let in lets for v in operands(let.node))
         self.read_here = {v for let in lets if not isinstance(let.node, Store) for v in operands(let.node)}
+        self.read_here |= {v for let in lets if isinstance(let.node, Loop) for v in let.node.body.results}
         self.reductions = Counter((n.fn, n.over) for n in self.nodes.values() if isinstance(n, Reduce))
         self.bounds: dict[tuple[Value, str], str] = {}
         self.pairs: dict[Value, Let] = {}  # of sums: the second by the first

@@ -374,8 +374,8 @@ class Request:
     """The key of a call's code: calls with equal requests run the same code.
 
     schedules: instead of what heuristics choose. asked: the backends of which the fastest runs it. aligned:
-    parameters of the host function that are multiples of 16. kept: whether the store is asked what an
-    earlier process found out, and told what this one does. entries: of the user's table of schedules.
+    parameters of the host function that are: `Signature.divisible`. kept: whether the store is asked
+    what an earlier process found out, and told what this one does. entries: of the user's table of schedules.
     """
 
     invocation: Invocation

@@ -46,7 +46,7 @@ class Found:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The parameters of the host function that have to be multiples of 16."""
+        """The parameters of the host function that have to be aligned: `Signature.divisible`."""
         return frozenset(self.kernel.key["divisible"])
 
 
