@@ -56,7 +56,7 @@ def signature(held: Held, entries: Iterable[Held]) -> str:
     """Return what an entry is compiled for, with what tells it from others of the same sizes and options."""
     alike = [h.key for h in entries if (h.key["op"], h.key["what"]) == (held.key["op"], held.key["what"])]
     parts = [held.key["what"].removeprefix(held.key["op"]).strip()]
-    for member, said in (("divisible", "aligned to 16"), ("schedules", "schedule")):
+    for member, said in (("divisible", "multiples of 16"), ("schedules", "schedule")):
         if any(key.get(member) != held.key.get(member) for key in alike):
             parts.append(f"{said}: {', '.join(map(str, held.key.get(member) or ())) or 'none'}")
     return "; ".join(part for part in parts if part)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import argparse
 import gc
+import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import active_children, get_context
+from pathlib import Path
 
 from rlk.cli.listing import subject
 from rlk.cli.text import Progress, given_extents, natural, positive, table
@@ -46,6 +49,7 @@ _MEASURED = {
     Law.MACHINE: "{count} orders of waves, {worst:.0f} elements differ",
     Law.PAGE: "{count} rows, {worst:.0f} do not hold",
 }
+LAST_WRITES_S = 5.0  # in which a killed process has ended
 _RESULT = {True: "ok", False: "FAILED", None: "not tried"}
 
 
@@ -181,6 +185,19 @@ def _begin_child(scratch: str) -> None:
     gc.set_threshold(50_000, 20, 50)  # it makes programs and text, which no cycle holds
 
 
+@contextmanager
+def _scratch() -> Iterator[str]:
+    """Hold a folder for temporary files; compilers of children that were killed write until they have ended."""
+    folder = tempfile.mkdtemp(prefix="rlk-check-")
+    try:
+        yield folder
+    finally:
+        end = time.monotonic() + LAST_WRITES_S
+        while Path(folder).exists() and time.monotonic() < end:
+            shutil.rmtree(folder, ignore_errors=True)
+            time.sleep(0.01)
+
+
 def _side_by_side(
     one: Callable[[str], Iterator[Verdict]], names: Sequence[str], jobs: int, progress: Progress
 ) -> list[Verdict]:
@@ -188,7 +205,7 @@ def _side_by_side(
     made: dict[str, list[Verdict]] = {}
     strangers = set(active_children())
     with (
-        tempfile.TemporaryDirectory(prefix="rlk-check-", ignore_cleanup_errors=True) as scratch,
+        _scratch() as scratch,
         ProcessPoolExecutor(jobs, get_context("spawn"), _begin_child, (scratch,)) as children,
     ):
         # the longest first, so that none of them is the last to begin
