@@ -187,7 +187,7 @@ def _begin_child(scratch: str) -> None:
 
 @contextmanager
 def _scratch() -> Iterator[str]:
-    """Hold a folder for temporary files; compilers of children that were killed write until they have ended."""
+    """Hold a folder for temporary files; compilers of killed children write until they have ended."""
     folder = tempfile.mkdtemp(prefix="rlk-check-")
     try:
         yield folder
