@@ -18,22 +18,7 @@ from rlk.backends.triton import compile_triton  # noqa: E402
 from rlk.errors import ScheduleError, UnsupportedError  # noqa: E402
 from rlk.interp.run import run  # noqa: E402
 from rlk.ir.nodes import Let, MathModel, Program, Select  # noqa: E402
-from rlk.lang import (  # noqa: E402
-    Axis,
-    DTypeVar,
-    L,
-    Op,
-    Ragged,
-    Scalar,
-    Tensor,
-    Variant,
-    bf16,
-    f16,
-    f32,
-    i32,
-    i64,
-    op,
-)
+from rlk.lang import Axis, DTypeVar, L, Op, Ragged, Scalar, Tensor, Variant, bf16, f16, f32, i32, i64, op  # noqa: E402
 from rlk.lower import triton as lowering  # noqa: E402
 from rlk.lower.common.contract import contractions, covered  # noqa: E402
 from rlk.lower.common.emitted import Emitted, Signature  # noqa: E402

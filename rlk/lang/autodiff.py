@@ -191,9 +191,7 @@ class _Reverse:
 
     def summed(self, tile: Tile, over: tuple[Axis, ...], constant: tuple[Axis, ...] = ()) -> Tile:
         """Return the sum over axes, first those that are whole; along `constant` all terms are the same."""
-        open_axes = [
-            a for a in over if a.over is not None or (a.dynamic and not self.f.has_chunks(a))
-        ]
+        open_axes = [a for a in over if a.over is not None or (a.dynamic and not self.f.has_chunks(a))]
         if open_axes:
             axes = " and ".join(map(str, open_axes))
             raise SpecError(Code.VJP_SUM, self.t.here(), op=self.f.name, axes=axes, axis=open_axes[0])
@@ -421,7 +419,8 @@ class _Reverse:
         which are f16 in the product, are bf16 here: f16 has no room for cotangents of nobody's scaling.
         """
         a8, b8 = self.float8_of(node.a), self.float8_of(node.b)
-        both_narrow = None not in (a8, b8)
+        if a8 is None or b8 is None:  # a product of 16 bits, whatever one factor was cast from
+            a8 = b8 = None
         if node.onto is not None:
             self.pull(node.onto, g, axes)
         for axis in node.each or ():
@@ -429,9 +428,7 @@ class _Reverse:
         for factor, other, source in ((node.a, node.b, b8), (node.b, node.a, a8)):
             if factor not in self.active:
                 continue
-            y = self.f.value(other)
-            if source is not None and both_narrow:
-                y = self.f.value(source).to(DType.BF16)
+            y = self.f.value(other) if source is None else self.f.value(source).to(DType.BF16)
             own = [a for a in y.axes if a not in (node.over, *(node.each or ()))]
             if len(own) > 1:
                 what = f"a product with a factor over {' and '.join(map(str, own))}"
