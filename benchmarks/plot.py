@@ -23,7 +23,7 @@ TARGET = Path(__file__).parent.parent / "docs" / "figures"
 OURS = ("#0b6e4f", "#5fb894")  # the row itself, and its variants
 PEERS = ("#b8c4cc", "#8fa1ad", "#6b7f8d", "#4c5f6c", "#33434e", "#202c35")
 MOST_ROWS = 8
-COLOURS = 32  # of the palette, the farthest apart: by medians the dashed line loses its red
+COLOURS = 16  # of the palette, the farthest apart: by medians the dashed line loses its red
 LABEL = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # readable over the line of the limit
 
 
