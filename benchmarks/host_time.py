@@ -41,7 +41,7 @@ CALLS, REPEATS = 2000, 15
 class NoDriver:
     """A driver whose launches do nothing."""
 
-    header, warp_size = Cuda.header, Cuda.warp_size
+    header, overlapping, warp_size = Cuda.header, Cuda.overlapping, Cuda.warp_size
 
     def launch(self, configuration: int, function: int, parameters: int, extra: None) -> int:
         return 0
@@ -53,7 +53,9 @@ class NoDriver:
 def launcher(kernel: KernelBuild) -> Callable[..., None]:
     """Return the launch of a kernel that is not there."""
     types = tuple(arg.type for arg in kernel.args if arg.type != "constexpr")
-    record = LaunchRecord(kernel.name, f"{kernel.name}.cubin", types, kernel.num_warps, shared=0, scratch=0)
+    record = LaunchRecord(
+        kernel.name, f"{kernel.name}.cubin", types, kernel.num_warps, 0, 0, overlaps=kernel.overlaps
+    )
     services = Services(lambda device: 0, lambda: 0, lambda device: nullcontext())
     driver: Any = NoDriver()
     return make_launcher(record, Function(0, 0, 0), driver, services, torch.empty)

@@ -90,6 +90,7 @@ class Env:
     archives, in seconds, `schedules` is the user's table of schedules, `vllm` says that every engine of vLLM
     computes by rlk, "cpu" without a device, `transport` says how the terms of sums over ranks
     are exchanged (None: of two by symmetric memory where it can be had, else by the process group's backend),
+    `overlap` is false where each kernel starts when the one before has ended,
     `toolchain` lists the compilers' own variables that are set.
     """
 
@@ -107,6 +108,7 @@ class Env:
     schedules: Path | None = None
     vllm: str | None = None
     transport: str | None = None
+    overlap: bool = True
     toolchain: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
@@ -128,6 +130,7 @@ class Env:
             schedules=_file(variables, "RLK_SCHEDULES"),
             vllm=_choice(variables, "RLK_VLLM", VLLM),
             transport=_choice(variables, "RLK_TRANSPORT", TRANSPORTS),
+            overlap=not variables.get("RLK_OVERLAP") or _switch(variables, "RLK_OVERLAP"),
             toolchain=tuple((name, variables[name]) for name in TOOLCHAIN_VARIABLES if variables.get(name)),
         )
 

@@ -16,6 +16,7 @@ import pytest
 from rlk import cli
 from rlk.cli.text import made_folder
 from rlk.errors import LaunchError
+from rlk.runtime.launch.record import ABI
 
 Rlk = Callable[..., tuple[int, str, str]]
 MANY = "9" * 5000
@@ -157,7 +158,7 @@ def zipped(path: Path, head: object = None, **members: str) -> None:
             archive.writestr(f"p/entries/ab/cd/{name}", text)
 
 
-HEAD = {"target": "sm_90a", "backend": "triton", "abi": "launch-3", "rlk": "0", "toolchain": {}}
+HEAD = {"target": "sm_90a", "backend": "triton", "abi": ABI, "rlk": "0", "toolchain": {}}
 
 
 def encrypted(path: Path) -> None:

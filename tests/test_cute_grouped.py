@@ -166,7 +166,11 @@ def test_rows_of_a_neighbour_that_nobody_clears_are_seen(
 
 @pytest.mark.parametrize(
     ("call", "why"),
-    [(r"cute.arch.fence_view_async_shared\(\)", "no fence"), (r"cute.arch.barrier\(.*", "other threads may")],
+    [
+        (r"cute.arch.fence_view_async_shared\(\)", "no fence"),
+        (r"cute.arch.barrier\(.*", "other threads may"),
+        (r"cute.arch.griddepcontrol_.*", "before the kernels"),
+    ],
 )
 def test_zeros_that_products_may_not_see_are_refused(
     call: str, why: str, monkeypatch: pytest.MonkeyPatch

@@ -39,6 +39,9 @@ H200 = target("sm_90a")
 VERSION = version("nvidia-cutlass-dsl") if cute.toolchain() is not None else ""
 OLDER = VERSION.startswith("4.7.")
 newest = pytest.mark.skipif(OLDER, reason="registers of single forms are bounded for the newest compiler")
+GLOBAL = re.compile(
+    r"\bACQBULK\b|\b(?:LDG?|STG?|ATOMG?|REDG?|LDGSTS|UTMALDG|UTMASTG|UTMAREDG|UBLKCP|UBLKRED)\b"
+)  # UTMAPF, which brings memory to L2, may come first
 LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, which lose one-hot comparisons
 # bytes; the gradient of scores is long, so is the search of a sampler
 STACK = {
@@ -106,6 +109,7 @@ def codes(emitted: Emitted, folder: Path) -> Iterator[tuple[str, Code]]:
     for kernel in emitted.kernels:
         file = folder / f"{kernel.name}.cubin"
         text = disassembled(file)
+        assert waits_first(text)
         stack = max(each.stack for each in usage(file.read_bytes()).values())
         yield (
             kernel.name,
@@ -120,6 +124,22 @@ def codes(emitted: Emitted, folder: Path) -> Iterator[tuple[str, Code]]:
                 stack,
             ),
         )
+
+
+def waits_first(text: str) -> bool:
+    """Return whether a kernel reaches no memory before those that write it have ended (decision 79)."""
+    first = GLOBAL.search(text)
+    return first is not None and first[0] == "ACQBULK" and ".CONSTANT" not in text
+
+
+def test_a_kernel_that_does_not_wait_is_found(tmp_path: Path) -> None:
+    op = operator_of("rms_norm")
+    program = program_of("rms_norm")
+    assert program is not None
+    emitted, _, _ = emit(program, reference_extents(op, program), H200, "cute")
+    late = re.sub(r" +cute.arch.griddepcontrol_.*\n", "", emitted.source)
+    cute.compile_cute(replace(emitted, source=late), "sm_90a", tmp_path)
+    assert not waits_first(disassembled(tmp_path / "rms_norm.cubin"))
 
 
 _COMPILED: dict[str, list[tuple[str, Code]]] = {}

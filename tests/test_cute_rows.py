@@ -358,9 +358,15 @@ REFUSED = {
         "store_where(Boolean(True), rstd",
         "two threads",
     ),
+    "memory that other kernels still write": (
+        wide, r" +cute.arch.griddepcontrol_.*\n", "", "before the kernels"
+    ),
+    "a next kernel that need not wait": (
+        wide, r" +cute.arch.griddepcontrol_wait.*\n", "", "before the kernels"
+    ),
     "rows out of bounds": (walking, r"n < 100", "n < 128", "an index outside"),
     "a step too many": (walking, r"comes_3 = .*", "comes_3 = Boolean(True)", "an index outside"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", REFUSED)

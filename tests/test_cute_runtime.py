@@ -65,13 +65,14 @@ def scale_kernel(x: cute.Tensor, y: cute.Tensor, kept: cute.Tensor, scale: Float
 @cute.jit
 def launch_scale(
     x_ptr: cute.Pointer, y_ptr: cute.Pointer, kept_ptr: cute.Pointer, T: Int32, x_stride: Int64,
-    scale: Float32, flag: Boolean, seed: Uint32, programs: Int32, stream: cuda.CUstream,
+    scale: Float32, flag: Boolean, seed: Uint32, programs: Int32, overlap: Int32,
+    stream: cuda.CUstream,
 ):
     x = cute.make_tensor(x_ptr, cute.make_layout((T,), stride=(x_stride,)))
     y = cute.make_tensor(y_ptr, cute.make_layout((T,)))
     kept = cute.make_tensor(kept_ptr, cute.make_layout((T,)))
     scale_kernel(x, y, kept, scale, flag).launch(
-        grid=(programs, 1, 1), block=(THREADS, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(THREADS, 1, 1), use_pdl=overlap, stream=stream
     )
 
 
@@ -350,20 +351,20 @@ def test_a_damaged_library_is_an_error_and_not_the_end(entry: Path, tmp_path: Pa
         load_cute(tmp_path, RECORD, 0, NO_STREAM)
 
 
-@pytest.mark.parametrize("current", [0, 1])
-def test_a_launch_is_on_its_own_device(current: int) -> None:
+@pytest.mark.parametrize(("current", "overlaps"), [(0, True), (1, False)])
+def test_a_launch_is_on_its_own_device(current: int, overlaps: bool) -> None:
     """On the current stream of the tensors' device, whichever device is current."""
     seen: list[tuple[Any, ...]] = []
     place = Torch(current)
     launch = cute._launcher(
-        replace(RECORD, types=("*fp32", "i32", "*i1")),
+        replace(RECORD, types=("*fp32", "i32", "*i1"), overlaps=overlaps),
         lambda *args: seen.append((place.now, *args)),
         1,
         place.services,
     )
     launch((5,), Tensor(64), 3, Tensor(96))
     launch((0,), Tensor(64), 3, Tensor(96))
-    assert seen == [(1, 64, 3, 96, 5, 0x51)]
+    assert seen == [(1, 64, 3, 96, 5, int(overlaps), 0x51)]
     assert place.now == current
 
 

@@ -29,7 +29,7 @@ def test_an_empty_environment_has_defaults() -> None:
         None,
         (),
     )
-    assert env.jobs >= 1
+    assert env.jobs >= 1 and env.overlap and not Env.read({"RLK_OVERLAP": "0"}).overlap
     assert Env.read({}).cache_dir.is_absolute()
 
 
@@ -65,6 +65,7 @@ def test_sizes_have_binary_suffixes(text: str, size: int) -> None:
         ("RLK_CACHE_LIMIT", "-1"),
         ("RLK_CACHE_LIMIT", "1.5G"),
         ("RLK_CHECK", "yes"),
+        ("RLK_OVERLAP", "off"),
         ("RLK_INTERPRET", "2"),
         ("RLK_BACKEND", "cuda"),
         ("RLK_LOG", "loud"),

@@ -30,6 +30,7 @@ from rlk.runtime.binding import host_stub
 from rlk.runtime.kernels import build as build_module
 from rlk.runtime.kernels import loader
 from rlk.runtime.kernels.pool import Pool
+from rlk.runtime.launch import driver
 from rlk.runtime.launch.driver import Cuda, Function, Hip
 from rlk.runtime.launch.launcher import make_launcher, parameter_layout
 from rlk.runtime.launch.record import ABI, LaunchRecord, ModuleRecord, decode_request, encode_request
@@ -57,6 +58,8 @@ def scale_rows(x, y, scale, n, flag, stride, WIDTH: tl.constexpr):
 def call(k, x, y, rows, n, scale, stride):
     k.scale_rows((rows, 1, 1), x, y, scale, min(n, WIDTH), 1, stride)
 """
+WAITS = "    tl.extra.cuda.gdc_wait()\n    tl.extra.cuda.gdc_launch_dependents()\n"
+OVERLAPPING = SOURCE.replace("    row = ", f"{WAITS}    row = ")
 KERNEL = KernelBuild(
     "scale_rows",
     (
@@ -103,6 +106,19 @@ def test_a_kernel_has_no_more_registers_than_its_schedule_says(workers: Pool, tm
     assert ".maxnreg" not in (compiled(workers, tmp_path / "plain") / "scale_rows.ptx").read_text()
     amd = compiled(workers, tmp_path / "amd", few, "gfx942") / "scale_rows.amdgcn"
     assert amd.exists()  # HIP has no such option
+
+
+def test_a_kernel_that_may_start_early_waits_before_it_touches_memory(workers: Pool, tmp_path: Path) -> None:
+    early = replace(EMITTED, source=OVERLAPPING, kernels=(replace(KERNEL, overlaps=True),))
+    folder = compiled(workers, tmp_path / "entry", early)
+    assert ModuleRecord.read(folder).kernels[0].overlaps
+    text = (folder / "scale_rows.ptx").read_text()
+    assert text.index("griddepcontrol.wait") < text.index("griddepcontrol.launch_dependents")
+    assert text.index("griddepcontrol.launch_dependents") < text.index("ld.global")
+    late = SOURCE.replace("    v = tl.where", f"{WAITS}    v = tl.where")
+    for number, source in enumerate((late, SOURCE)):
+        with pytest.raises(CompileError, match="memory is read before the kernels that write it have ended"):
+            compiled(workers, tmp_path / str(number), replace(early, source=source))
 
 
 def test_requests_survive_the_pipe(tmp_path: Path) -> None:
@@ -351,6 +367,22 @@ def test_a_launch_passes_every_argument(tmp_path: Path) -> None:
     assert scratch == profile == bytes(8)
 
 
+def test_a_kernel_that_may_start_early_has_the_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeCuda(OFFSETS)
+    for overlaps in (False, True):
+        record = replace(RECORD, overlaps=overlaps)
+        launcher(library, record)((5, 2), Tensor(0x1000), Tensor(2**63 + 8), 1.5, -3, 1, 2**40)
+    (plain, values), ((*numbers, address, count), same) = library.launches
+    assert (*numbers, 0, 0) == plain and count == 1 and same == values
+    assert struct.unpack("=IIi60s", ctypes.string_at(address, 72)) == (6, 0, 1, bytes(60))
+    for on, version in ((True, 12030), (False, 13000), (True, 12020), (True, None)):
+        env = replace(Env.current(), overlap=on)
+        monkeypatch.setattr(Env, "current", staticmethod(lambda env=env: env))
+        monkeypatch.setattr(driver, "cuda_version", lambda version=version: version)
+        assert binaries.overlapping(record).overlaps is (version == 12030)
+        assert not binaries.overlapping(RECORD).overlaps
+
+
 def test_an_empty_grid_is_not_launched() -> None:
     library = FakeCuda(OFFSETS)
     launcher(library)((0,), Tensor(1), Tensor(2), 1.0, 1, 1, 1)
@@ -471,7 +503,7 @@ def test_the_same_module_runs_interpreted(tmp_path: Path) -> None:
     from rlk.testing.simulators.interpreter import interpret
 
     x, y = torch.arange(128.0).reshape(2, 64), torch.zeros(2, 64)
-    loader.interpret(EMITTED, interpret)(x, y, 2, 50, 3.0, 64)
+    loader.interpret(replace(EMITTED, source=OVERLAPPING), interpret)(x, y, 2, 50, 3.0, 64)
     assert torch.equal(y[:, :50], x[:, :50] * 3.0 + 1.0)
     assert not y[:, 50:].any()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rlk.backends.interface import Launcher
-from rlk.runtime.launch.driver import driver
+from rlk.runtime.launch.driver import driver, may_overlap
 from rlk.runtime.launch.launcher import Services, make_launcher
 from rlk.runtime.launch.record import LaunchRecord
 
@@ -20,10 +21,15 @@ def load_binaries(
     loading = driver(kind)
     torch_services, allocate = services(), _scratch(device)
     launchers: dict[str, Launcher] = {}
-    for record in kernels:
+    for record in map(overlapping, kernels):
         function = loading.load(images[record.name], record.symbol or record.name, record.shared, device)
         launchers[record.name] = make_launcher(record, function, loading, torch_services, allocate)
     return launchers
+
+
+def overlapping(record: LaunchRecord) -> LaunchRecord:
+    """Return a record whose kernel overlaps those before it only where the user and the driver let it."""
+    return record if may_overlap() else replace(record, overlaps=False)
 
 
 def services() -> Services:

@@ -41,6 +41,7 @@ from rlk.errors import Code, InternalError, LaunchError
 from rlk.ir.nodes import Program
 from rlk.lower.common.emitted import Emitted, KernelArg, KernelBuild
 from rlk.resources import installing
+from rlk.runtime.launch.driver import cuda_version
 from rlk.runtime.launch.launcher import Services, composed, on_its_device
 from rlk.runtime.launch.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.schedule.axes import roles
@@ -94,12 +95,8 @@ def flavour() -> Flavour | None:
 
 def _driver_major() -> int | None:
     """Return the major version of CUDA that the driver supports; None where there is no driver."""
-    version = ctypes.c_int()
-    try:
-        error = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError):
-        return None
-    return None if error else version.value // 1000
+    version = cuda_version()
+    return None if version is None else version // 1000
 
 
 @cache
@@ -168,7 +165,8 @@ def _compile(
     from cutlass import cute
     from cutlass.cute.runtime import make_fake_stream
 
-    arguments = [*(_argument(arg) for arg in kernel.args), cutlass.Int32(1), make_fake_stream()]
+    ours = cutlass.Int32(1), cutlass.Int32(1), make_fake_stream()
+    arguments = [*(_argument(arg) for arg in kernel.args), *ours]
     options = f"--enable-tvm-ffi --gpu-arch {target}"
     built = cute.compile(getattr(module, HOST + kernel.name), *arguments, options=options)
     object_file = folder / f"{kernel.name}.o"
@@ -182,7 +180,9 @@ def _compile(
     _link(linker, object_file, library)
     object_file.unlink()
     types = tuple(arg.type for arg in kernel.args)
-    return LaunchRecord(kernel.name, library, types, kernel.num_warps, shared=0, scratch=0)
+    return LaunchRecord(
+        kernel.name, library, types, kernel.num_warps, shared=0, scratch=0, overlaps=kernel.overlaps
+    )
 
 
 def _argument(arg: KernelArg) -> Any:
@@ -346,7 +346,7 @@ def _launcher(
 
     names = [f"a{index}" for index in range(len(record.types))]
     values = [f"{n}.data_ptr()" if t[0] == "*" else n for n, t in zip(names, record.types, strict=True)]
-    launch_it = f"call({', '.join([*values, 'programs', f'stream({device})'])})"
+    launch_it = f"call({', '.join([*values, 'programs', str(int(record.overlaps)), f'stream({device})'])})"
     lines = [
         f"def launch({', '.join(['grid', *names])}):",
         "    programs = grid[0]",
@@ -362,7 +362,8 @@ def _launcher(
 
 def _load(folder: Path, records: tuple[LaunchRecord, ...], kind: str, device: int) -> dict[str, Launcher]:
     services = binaries.services()
-    return {each.name: load_cute(folder, each, device, services) for each in records}
+    every = map(binaries.overlapping, records)
+    return {each.name: load_cute(folder, each, device, services) for each in every}
 
 
 # --- schedules
@@ -425,7 +426,7 @@ def interpreted(emitted: Emitted, module: Any) -> dict[str, Launcher]:
 
     def launcher(name: str) -> Launcher:
         host = getattr(module, f"{HOST}{name}")
-        return lambda grid, *args: host(*args, grid[0], None)
+        return lambda grid, *args: host(*args, grid[0], 1, None)
 
     return {kernel.name: launcher(kernel.name) for kernel in emitted.kernels}
 

@@ -64,6 +64,16 @@ _SOUND = (12, 9)
 """The first ptxas that keeps the address of two tiles of other layouts that lie in one place, one after the
 other: 12.8 computes the second's ahead of the address that they share, out of a register without a value."""
 
+_GLOBAL = re.compile(
+    r"^\s*(?:@!?%\w+\s+)?"
+    r"(?:(?:ld|st|atom|red|prefetch)\.(?!\S*(?:shared|param|local|const))|cp\.|tensormap\.)"
+    r"|griddepcontrol\.wait",
+    re.MULTILINE,
+)
+"""What may reach global memory, and the wait for the kernels that wrote it."""
+_NEVER_WRITTEN = re.compile(r"\bld\.global\S*\.nc\b")
+"""Loads of what nothing writes while the kernel runs, which may be moved before the wait."""
+
 LINE_INFO = "TRITON_DISABLE_LINE_INFO"
 """Obeyed where it is set; else there are no line tables, most of a binary, which name Triton's own files."""
 
@@ -164,6 +174,8 @@ def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, 
         raise ValueError(f"{kernel.name}: {why}; use a version that rlk is tested with, or RLK_BACKEND=cute")
     if _packs_bytes_again(built.asm.get("ptx", "")):
         raise ValueError(f"{kernel.name}: ptxas would read bytes of 8-bit floats before they are converted")
+    if kernel.overlaps and not _waits_first(built.asm["ptx"]):
+        raise ValueError(f"{kernel.name}: memory is read before the kernels that write it have ended")
     file = f"{kernel.name}.{binary}"
     (folder / file).write_bytes(built.asm[binary])
     (folder / f"{kernel.name}.{text}").write_text(built.asm[text])
@@ -188,6 +200,13 @@ def _packs_bytes_again(ptx: str) -> bool:
     converted = set(_CONVERTED.findall(ptx))
     seconds = {(first, second) for second, first in _SECOND_BYTE.findall(ptx) if first in converted}
     return any(pair in seconds for pair in _PACKED.findall(ptx))
+
+
+def _waits_first(ptx: str) -> bool:
+    """Return whether a kernel waits for those before it and reaches no global memory earlier."""
+    first = _GLOBAL.search(ptx)
+    waits = first is not None and first[0].endswith("griddepcontrol.wait")
+    return waits and _NEVER_WRITTEN.search(ptx) is None
 
 
 def _release(assembler: Any) -> tuple[int, ...]:
@@ -223,6 +242,7 @@ def _record(kernel: KernelBuild, file: str, metadata: Any) -> LaunchRecord:
         num_warps=metadata.num_warps,
         shared=metadata.shared,
         scratch=getattr(metadata, "global_scratch_size", None) or 0,
+        overlaps=kernel.overlaps,
     )
 
 

@@ -29,7 +29,7 @@ RESERVED = (
     | CPP
     | frozenset(
         # functions and arguments of host functions
-        "call kernels stream programs errors "
+        "call kernels stream programs overlap errors "
         # loop counters, places of a thread, shared memory, values that nothing reads
         "c thread block shared _ "
         # types of HIP's kernels

@@ -163,6 +163,8 @@ def cache_qkv_rows(
     # threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 3
     t = rest
     j = block % 3 * 16 + thread // 8
@@ -266,7 +268,7 @@ def launch_cache_qkv(
     k_out_ptr: cute.Pointer, v_out_ptr: cute.Pointer, P: Int32, O: Int32, B: Int32, errors_ptr: cute.Pointer, T: Int32,
     qkv_t_stride: Int64, qkv_j_stride: Int64, cos_p_stride: Int64, sin_p_stride: Int64, q_out_t_stride: Int64,
     q_out_h_stride: Int64, k_out_b_stride: Int64, k_out_o_stride: Int64, k_out_g_stride: Int64, v_out_b_stride: Int64,
-    v_out_o_stride: Int64, v_out_g_stride: Int64, eps: Float32, programs: Int32, stream: cuda.CUstream
+    v_out_o_stride: Int64, v_out_g_stride: Int64, eps: Float32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     qkv = cute.make_tensor(qkv_ptr, cute.make_layout((T, 48, 128), stride=(qkv_t_stride, qkv_j_stride, 1)))
@@ -285,7 +287,7 @@ def launch_cache_qkv(
     )
     cache_qkv_rows(
         qkv, slots, q_weight, k_weight, cos, sin, position_ids, q_out, k_out, v_out, P, O, B, errors_ptr, T, eps
-    ).launch(grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,)
+    ).launch(grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,)
 
 
 def call(

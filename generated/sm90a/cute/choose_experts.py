@@ -103,6 +103,8 @@ def choose_experts_rows(scores: cute.Tensor, ids: cute.Tensor, T: Int32):
     # A block owns 16 of T (rows). E: 128 indices, 16 to each of 8 threads; T: 16 indices, 1 to each of 16 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block * 16 + thread // 8
     t_inside = t < T
     writes = (thread & 7) == 0
@@ -232,13 +234,13 @@ def choose_experts_rows(scores: cute.Tensor, ids: cute.Tensor, T: Int32):
 @cute.jit
 def launch_choose_experts(
     scores_ptr: cute.Pointer, ids_ptr: cute.Pointer, T: Int32, scores_t_stride: Int64, ids_t_stride: Int64,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     scores = cute.make_tensor(scores_ptr, cute.make_layout((T, 128), stride=(scores_t_stride, 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T, 8), stride=(ids_t_stride, 1)))
     choose_experts_rows(scores, ids, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -68,6 +68,8 @@ def combine_rows_rows(
     # A block owns 1 of T, 2048 of D (rows). D: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block
     d = [block % 1 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
     writes = thread == 0
@@ -188,7 +190,7 @@ def combine_rows_rows(
 def launch_combine_rows(
     place_ptr: cute.Pointer, rows_ptr: cute.Pointer, weights_ptr: cute.Pointer, y_ptr: cute.Pointer, R: Int32,
     errors_ptr: cute.Pointer, T: Int32, place_t_stride: Int64, rows_r_stride: Int64, weights_t_stride: Int64,
-    y_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+    y_t_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     place = cute.make_tensor(place_ptr, cute.make_layout((T, 8), stride=(place_t_stride, 1)))
@@ -196,7 +198,7 @@ def launch_combine_rows(
     weights = cute.make_tensor(weights_ptr, cute.make_layout((T, 8), stride=(weights_t_stride, 1)))
     y = cute.make_tensor(y_ptr, cute.make_layout((T, 2048), stride=(y_t_stride, 1)))
     combine_rows_rows(place, rows, weights, y, R, errors_ptr, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -129,6 +129,8 @@ def combine_rows_grad_rows(
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     r = block
     writes = thread == 0
     order_value = order[r]  # moe.py:318
@@ -163,7 +165,7 @@ def launch_combine_rows_grad(
     order_ptr: cute.Pointer, rows_ptr: cute.Pointer, weights_ptr: cute.Pointer, d_y_ptr: cute.Pointer,
     d_weights_ptr: cute.Pointer, d_rows_ptr: cute.Pointer, T: Int32, R: Int32, rows_r_stride: Int64,
     weights_t_stride: Int64, d_y_t_stride: Int64, d_weights_t_stride: Int64, d_rows_r_stride: Int64, programs: Int32,
-    stream: cuda.CUstream
+    overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     order = cute.make_tensor(order_ptr, cute.make_layout((R,), stride=(1,)))
@@ -173,7 +175,7 @@ def launch_combine_rows_grad(
     d_weights = cute.make_tensor(d_weights_ptr, cute.make_layout((T, 8), stride=(d_weights_t_stride, 1)))
     d_rows = cute.make_tensor(d_rows_ptr, cute.make_layout((R, 2048), stride=(d_rows_r_stride, 1)))
     combine_rows_grad_rows(order, rows, weights, d_y, d_weights, d_rows, T, R).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -170,6 +170,8 @@ def expert_weights_rows(
     # A block owns 16 of T (rows). E: 128 indices, 16 to each of 8 threads; T: 16 indices, 1 to each of 16 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block * 16 + thread // 8
     t_inside = t < T
     writes = (thread & 7) == 0
@@ -331,14 +333,14 @@ def expert_weights_rows(
 def launch_expert_weights(
     scores_ptr: cute.Pointer, ids_ptr: cute.Pointer, weights_ptr: cute.Pointer, T: Int32, errors_ptr: cute.Pointer,
     scores_t_stride: Int64, ids_t_stride: Int64, weights_t_stride: Int64, scale: Float32, programs: Int32,
-    stream: cuda.CUstream
+    overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     scores = cute.make_tensor(scores_ptr, cute.make_layout((T, 128), stride=(scores_t_stride, 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T, 8), stride=(ids_t_stride, 1)))
     weights = cute.make_tensor(weights_ptr, cute.make_layout((T, 8), stride=(weights_t_stride, 1)))
     expert_weights_rows(scores, ids, weights, T, errors_ptr, scale).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -180,6 +180,8 @@ def expert_weights_grad_rows(
     # A block owns 16 of T (rows). E: 128 indices, 16 to each of 8 threads; T: 16 indices, 1 to each of 16 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block * 16 + thread // 8
     t_inside = t < T
     writes = (thread & 7) == 0
@@ -392,7 +394,7 @@ def expert_weights_grad_rows(
 def launch_expert_weights_grad(
     scores_ptr: cute.Pointer, ids_ptr: cute.Pointer, d_weights_ptr: cute.Pointer, d_scores_ptr: cute.Pointer, T: Int32,
     errors_ptr: cute.Pointer, scores_t_stride: Int64, ids_t_stride: Int64, d_weights_t_stride: Int64,
-    d_scores_t_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream
+    d_scores_t_stride: Int64, scale: Float32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     scores = cute.make_tensor(scores_ptr, cute.make_layout((T, 128), stride=(scores_t_stride, 1)))
@@ -400,7 +402,7 @@ def launch_expert_weights_grad(
     d_weights = cute.make_tensor(d_weights_ptr, cute.make_layout((T, 8), stride=(d_weights_t_stride, 1)))
     d_scores = cute.make_tensor(d_scores_ptr, cute.make_layout((T, 128), stride=(d_scores_t_stride, 1)))
     expert_weights_grad_rows(scores, ids, d_weights, d_scores, T, errors_ptr, scale).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -126,6 +126,8 @@ def geglu_rows(gate: cute.Tensor, up: cute.Tensor, y: cute.Tensor, T: Int32):
     # A block owns 1 of T, 2048 of N (rows). N: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 6
     t = rest
     n = [block % 6 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
@@ -156,14 +158,14 @@ def geglu_rows(gate: cute.Tensor, up: cute.Tensor, y: cute.Tensor, T: Int32):
 @cute.jit
 def launch_geglu(
     gate_ptr: cute.Pointer, up_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32, gate_t_stride: Int64,
-    up_t_stride: Int64, y_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+    up_t_stride: Int64, y_t_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     gate = cute.make_tensor(gate_ptr, cute.make_layout((T, 12288), stride=(gate_t_stride, 1)))
     up = cute.make_tensor(up_ptr, cute.make_layout((T, 12288), stride=(up_t_stride, 1)))
     y = cute.make_tensor(y_ptr, cute.make_layout((T, 12288), stride=(y_t_stride, 1)))
     geglu_rows(gate, up, y, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -135,6 +135,8 @@ def geglu_grad_rows(
     # A block owns 1 of T, 2048 of N (rows). N: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 6
     t = rest
     n = [block % 6 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
@@ -185,7 +187,7 @@ def geglu_grad_rows(
 def launch_geglu_grad(
     gate_ptr: cute.Pointer, up_ptr: cute.Pointer, d_y_ptr: cute.Pointer, d_gate_ptr: cute.Pointer,
     d_up_ptr: cute.Pointer, T: Int32, gate_t_stride: Int64, up_t_stride: Int64, d_y_t_stride: Int64,
-    d_gate_t_stride: Int64, d_up_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+    d_gate_t_stride: Int64, d_up_t_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     gate = cute.make_tensor(gate_ptr, cute.make_layout((T, 12288), stride=(gate_t_stride, 1)))
@@ -194,7 +196,7 @@ def launch_geglu_grad(
     d_gate = cute.make_tensor(d_gate_ptr, cute.make_layout((T, 12288), stride=(d_gate_t_stride, 1)))
     d_up = cute.make_tensor(d_up_ptr, cute.make_layout((T, 12288), stride=(d_up_t_stride, 1)))
     geglu_grad_rows(gate, up, d_y, d_gate, d_up, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -305,6 +305,8 @@ def linear_logp_1(
     tiles = (T + 255) // 256
     items = tiles * 504
     item = block // 2
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -443,7 +445,7 @@ def launch_linear_logp_1(
     hidden_t_stride: Int64, weight_v_stride: Int64, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64,
     sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, centred_of_step2_v_step_stride: Int64,
     centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64,
-    inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream
+    inv_temperature: Float32, ignore_index: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     hidden = cute.make_tensor(
@@ -480,7 +482,10 @@ def launch_linear_logp_1(
     linear_logp_1(
         tma_a, hidden, tma_b, weight, linear_logp_1_unit(), ids, max_of_step, sum_of_step1, centred_of_step2,
         sum_of_step3, T, inv_temperature, ignore_index
-    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, stream=stream,)
+    ).launch(
+        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, use_pdl=overlap,
+        stream=stream,
+    )
 
 
 @cute.kernel
@@ -497,6 +502,8 @@ def linear_logp_2_rows(
     reduce_smem_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     reduce_smem_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     reduce_smem_4 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block * 32 + thread % 32
     t_inside = t < T
     writes = (thread & 224) == 0
@@ -564,7 +571,7 @@ def launch_linear_logp_2(
     sum_of_step3_ptr: cute.Pointer, T: Int32, errors_ptr: cute.Pointer, max_of_step_v_step_stride: Int64,
     max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64,
     centred_of_step2_v_step_stride: Int64, centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64,
-    sum_of_step3_v_piece_stride: Int64, ignore_index: Int64, programs: Int32, stream: cuda.CUstream
+    sum_of_step3_v_piece_stride: Int64, ignore_index: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
@@ -588,7 +595,7 @@ def launch_linear_logp_2(
     )
     linear_logp_2_rows(
         ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, errors_ptr, ignore_index
-    ).launch(grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,)
+    ).launch(grid=(programs, 1, 1), block=(256, 1, 1), use_pdl=overlap, stream=stream,)
 
 
 def call(

@@ -160,6 +160,8 @@ def linear_logp_grad_1_rows(
     # A block owns 1 of T.within, 2048 of D (rows). D: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 2
     t_within = rest
     d = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
@@ -180,7 +182,7 @@ def linear_logp_grad_1_rows(
 def launch_linear_logp_grad_1(
     hidden_ptr: cute.Pointer, ids_ptr: cute.Pointer, order_ptr: cute.Pointer, rows_ptr: cute.Pointer, T: Int32,
     hidden_t_stride: Int64, T_length: Int32, rows_t_within_stride: Int64, ignore_index: Int64, T_piece: Int32,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     hidden = cute.make_tensor(hidden_ptr, cute.make_layout((T, 4096), stride=(hidden_t_stride, 1)))
@@ -188,7 +190,7 @@ def launch_linear_logp_grad_1(
     order = cute.make_tensor(order_ptr, cute.make_layout((T,), stride=(1,)))
     rows = cute.make_tensor(rows_ptr, cute.make_layout((T_length, 4096), stride=(rows_t_within_stride, 1)))
     linear_logp_grad_1_rows(hidden, ids, order, rows, T, T_length, ignore_index, T_piece).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 
@@ -262,6 +264,8 @@ def linear_logp_grad_2(
     tiles = (T_length + 255) // 256
     items = tiles * 63
     item = block // 2
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -408,7 +412,7 @@ def launch_linear_logp_grad_2(
     order_ptr: cute.Pointer, d_logp_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, d_entropy_ptr: cute.Pointer,
     rows_ptr: cute.Pointer, dz_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, T: Int32,
     rows_t_within_stride: Int64, dz_t_within_stride: Int64, inv_temperature: Float32, ignore_index: Int64,
-    T_piece: Int32, V_piece: Int32, programs: Int32, stream: cuda.CUstream
+    T_piece: Int32, V_piece: Int32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(
@@ -437,7 +441,10 @@ def launch_linear_logp_grad_2(
     linear_logp_grad_2(
         tma_a, rows, tma_b, weight, linear_logp_grad_2_unit(), ids, lse, entropy, order, d_logp, d_lse, d_entropy, dz,
         T_length, T, inv_temperature, ignore_index, T_piece, V_piece
-    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, stream=stream,)
+    ).launch(
+        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, use_pdl=overlap,
+        stream=stream,
+    )
 
 
 @cute.struct
@@ -508,6 +515,8 @@ def linear_logp_grad_3_0(
     tiles = (T_length + 255) // 256
     items = tiles * 16
     item = block // 2
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -606,7 +615,7 @@ def linear_logp_grad_3_0(
 def launch_linear_logp_grad_3_0(
     weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, T_length: Int32,
     weight_v_stride: Int64, dz_t_within_stride: Int64, merged_3_0_t_within_stride: Int64, V_piece: Int32,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(
@@ -631,7 +640,7 @@ def launch_linear_logp_grad_3_0(
         tma_a, dz, tma_b, weight, linear_logp_grad_3_0_unit(), merged_3_0, T_length, V_piece
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 
@@ -703,6 +712,8 @@ def linear_logp_grad_3_1(
     tiles = (T_length + 255) // 256
     items = tiles * 16
     item = block // 2
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -811,7 +822,7 @@ def linear_logp_grad_3_1(
 def launch_linear_logp_grad_3_1(
     weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, merged_3_1_ptr: cute.Pointer,
     T_length: Int32, weight_v_stride: Int64, dz_t_within_stride: Int64, merged_3_0_t_within_stride: Int64,
-    merged_3_1_t_within_stride: Int64, V_piece: Int32, programs: Int32, stream: cuda.CUstream
+    merged_3_1_t_within_stride: Int64, V_piece: Int32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(
@@ -839,7 +850,7 @@ def launch_linear_logp_grad_3_1(
         tma_a, dz, tma_b, weight, linear_logp_grad_3_1_unit(), merged_3_0, merged_3_1, T_length, V_piece
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 
@@ -911,6 +922,8 @@ def linear_logp_grad_3_2(
     tiles = (T_length + 255) // 256
     items = tiles * 16
     item = block // 2
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -1030,7 +1043,7 @@ def launch_linear_logp_grad_3_2(
     weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, merged_3_1_ptr: cute.Pointer,
     merged_3_2_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, dz_t_within_stride: Int64,
     merged_3_0_t_within_stride: Int64, merged_3_1_t_within_stride: Int64, merged_3_2_t_within_stride: Int64,
-    V_piece: Int32, programs: Int32, stream: cuda.CUstream
+    V_piece: Int32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(
@@ -1061,7 +1074,7 @@ def launch_linear_logp_grad_3_2(
         tma_a, dz, tma_b, weight, linear_logp_grad_3_2_unit(), merged_3_0, merged_3_1, merged_3_2, T_length, V_piece
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 
@@ -1134,6 +1147,8 @@ def linear_logp_grad_3_3(
     tiles = (T_length + 255) // 256
     items = tiles * 16
     item = block // 2
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -1269,7 +1284,7 @@ def launch_linear_logp_grad_3_3(
     merged_3_0_ptr: cute.Pointer, merged_3_1_ptr: cute.Pointer, merged_3_2_ptr: cute.Pointer, T_length: Int32,
     weight_v_stride: Int64, T: Int32, d_hidden_t_stride: Int64, dz_t_within_stride: Int64,
     merged_3_0_t_within_stride: Int64, merged_3_1_t_within_stride: Int64, merged_3_2_t_within_stride: Int64,
-    T_piece: Int32, V_piece: Int32, programs: Int32, stream: cuda.CUstream
+    T_piece: Int32, V_piece: Int32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(
@@ -1301,7 +1316,10 @@ def launch_linear_logp_grad_3_3(
     linear_logp_grad_3_3(
         tma_a, dz, tma_b, weight, linear_logp_grad_3_3_unit(), order, d_hidden, merged_3_0, merged_3_1, merged_3_2,
         T_length, T, T_piece, V_piece
-    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, stream=stream,)
+    ).launch(
+        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, use_pdl=overlap,
+        stream=stream,
+    )
 
 
 @cute.struct
@@ -1372,6 +1390,8 @@ def linear_logp_grad_4(
     tiles = (16032 + 255) // 256
     items = tiles * 16
     item = block // 2
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -1468,7 +1488,8 @@ def linear_logp_grad_4(
 @cute.jit
 def launch_linear_logp_grad_4(
     d_weight_ptr: cute.Pointer, rows_ptr: cute.Pointer, dz_ptr: cute.Pointer, T_length: Int32, d_weight_v_stride: Int64,
-    rows_t_within_stride: Int64, dz_t_within_stride: Int64, V_piece: Int32, programs: Int32, stream: cuda.CUstream
+    rows_t_within_stride: Int64, dz_t_within_stride: Int64, V_piece: Int32, programs: Int32, overlap: Int32,
+    stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     d_weight = cute.make_tensor(d_weight_ptr, cute.make_layout((128256, 4096), stride=(d_weight_v_stride, 1)))
@@ -1491,7 +1512,7 @@ def launch_linear_logp_grad_4(
         tma_a, dz, tma_b, rows, linear_logp_grad_4_unit(), d_weight, T_length, V_piece
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 

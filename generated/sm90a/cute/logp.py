@@ -263,6 +263,8 @@ def logp_rows(
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
     reduce_smem_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
     reduce_smem_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block
     writes = thread == 0
     ids_value = ids[t]  # logp.py:141
@@ -403,7 +405,7 @@ def logp_rows(
 def launch_logp(
     logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer,
     entropy_ptr: cute.Pointer, errors_ptr: cute.Pointer, T: Int32, logits_t_stride: Int64, inv_temperature: Float32,
-    ignore_index: Int64, programs: Int32, stream: cuda.CUstream
+    ignore_index: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     logits = cute.make_tensor(logits_ptr, cute.make_layout((T, 128256), stride=(logits_t_stride, 1)))
@@ -412,7 +414,7 @@ def launch_logp(
     lse = cute.make_tensor(lse_ptr, cute.make_layout((T,), stride=(1,)))
     entropy = cute.make_tensor(entropy_ptr, cute.make_layout((T,), stride=(1,)))
     logp_rows(logits, ids, logp, lse, entropy, errors_ptr, T, inv_temperature, ignore_index).launch(
-        grid=(programs, 1, 1), block=(64, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(64, 1, 1), use_pdl=overlap, stream=stream,
         min_blocks_per_mp=16, preferred_smem_carveout=25,
     )
 

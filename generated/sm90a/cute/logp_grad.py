@@ -85,6 +85,8 @@ def logp_grad_rows(
     # A block owns 1 of T, 2048 of V (rows). V: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 63
     t = rest
     v = [block % 63 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
@@ -133,7 +135,7 @@ def launch_logp_grad(
     logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer,
     d_logp_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, d_entropy_ptr: cute.Pointer, d_logits_ptr: cute.Pointer,
     T: Int32, logits_t_stride: Int64, d_logits_t_stride: Int64, inv_temperature: Float32, ignore_index: Int64,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     logits = cute.make_tensor(logits_ptr, cute.make_layout((T, 128256), stride=(logits_t_stride, 1)))
@@ -146,7 +148,7 @@ def launch_logp_grad(
     d_logits = cute.make_tensor(d_logits_ptr, cute.make_layout((T, 128256), stride=(d_logits_t_stride, 1)))
     logp_grad_rows(
         logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, T, inv_temperature, ignore_index
-    ).launch(grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,)
+    ).launch(grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,)
 
 
 def call(

@@ -173,6 +173,8 @@ def matmul(
     tiles = (T + 255) // 256
     items = tiles * 56
     item = block // 2
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -279,7 +281,7 @@ def matmul(
 @cute.jit
 def launch_matmul(
     x_ptr: cute.Pointer, w_ptr: cute.Pointer, residual_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32,
-    x_t_stride: Int64, w_n_stride: Int64, residual_t_stride: Int64, y_t_stride: Int64, programs: Int32,
+    x_t_stride: Int64, w_n_stride: Int64, residual_t_stride: Int64, y_t_stride: Int64, programs: Int32, overlap: Int32,
     stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
@@ -300,7 +302,7 @@ def launch_matmul(
         tma_a, x, tma_b, w, matmul_unit(), residual, y, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 

@@ -151,6 +151,8 @@ def matmul_grad_1(
     tiles = (T + 255) // 256
     items = tiles * 16
     item = block // 2
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -247,7 +249,7 @@ def matmul_grad_1(
 @cute.jit
 def launch_matmul_grad_1(
     w_ptr: cute.Pointer, d_y_ptr: cute.Pointer, d_x_ptr: cute.Pointer, T: Int32, w_n_stride: Int64, d_y_t_stride: Int64,
-    d_x_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+    d_x_t_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     w = cute.make_tensor(w_ptr, cute.make_layout((4096, 14336), stride=(1, cute.assume(w_n_stride, divby=8))))
@@ -266,7 +268,7 @@ def launch_matmul_grad_1(
         tma_a, d_y, tma_b, w, matmul_grad_1_unit(), d_x, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 
@@ -275,6 +277,8 @@ def matmul_grad_3_rows(d_y: cute.Tensor, d_residual: cute.Tensor, T: Int32):
     # A block owns 1 of T, 2048 of N (rows). N: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 7
     t = rest
     n = [block % 7 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
@@ -286,13 +290,13 @@ def matmul_grad_3_rows(d_y: cute.Tensor, d_residual: cute.Tensor, T: Int32):
 @cute.jit
 def launch_matmul_grad_3(
     d_y_ptr: cute.Pointer, d_residual_ptr: cute.Pointer, T: Int32, d_y_t_stride: Int64, d_residual_t_stride: Int64,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     d_y = cute.make_tensor(d_y_ptr, cute.make_layout((T, 14336), stride=(d_y_t_stride, 1)))
     d_residual = cute.make_tensor(d_residual_ptr, cute.make_layout((T, 14336), stride=(d_residual_t_stride, 1)))
     matmul_grad_3_rows(d_y, d_residual, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 
@@ -364,6 +368,8 @@ def matmul_grad_2(
     tiles = (14336 + 255) // 256
     items = tiles * 16
     item = block // 2
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -458,7 +464,7 @@ def matmul_grad_2(
 @cute.jit
 def launch_matmul_grad_2(
     x_ptr: cute.Pointer, d_y_ptr: cute.Pointer, d_w_ptr: cute.Pointer, T_length: Int32, T: Int32, x_t_stride: Int64,
-    d_y_t_stride: Int64, d_w_n_stride: Int64, T_piece: Int32, programs: Int32, stream: cuda.CUstream
+    d_y_t_stride: Int64, d_w_n_stride: Int64, T_piece: Int32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((4096, T), stride=(1, cute.assume(x_t_stride, divby=8))))
@@ -477,7 +483,7 @@ def launch_matmul_grad_2(
         tma_a, d_y, tma_b, x, matmul_grad_2_unit(), d_w, T_length, T, T_piece
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 

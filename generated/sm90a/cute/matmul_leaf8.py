@@ -172,6 +172,8 @@ def matmul_leaf8(
     tiles = (T + 255) // 256
     items = tiles * 32
     item = block // 2
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(24)
@@ -327,7 +329,7 @@ def matmul_leaf8(
 @cute.jit
 def launch_matmul_leaf8(
     x_ptr: cute.Pointer, w_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, w_n_stride: Int64,
-    y_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+    y_t_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(cute.assume(x_t_stride, divby=8), 1)))
@@ -346,7 +348,7 @@ def launch_matmul_leaf8(
         tma_a, x, tma_b, w, matmul_leaf8_unit(), y, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 

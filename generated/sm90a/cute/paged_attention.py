@@ -459,6 +459,8 @@ def paged_attention(
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 128),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layouts = paged_attention_layouts()
     q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     k_cache_tiles = memory.k_cache.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
@@ -683,7 +685,7 @@ def launch_paged_attention(
     q_g_stride: Int64, k_cache_p_stride: Int64, k_cache_o_stride: Int64, k_cache_h_stride: Int64,
     v_cache_p_stride: Int64, v_cache_o_stride: Int64, v_cache_h_stride: Int64, block_table_b_stride: Int64,
     o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(
@@ -724,7 +726,10 @@ def launch_paged_attention(
     mma_qk, mma_pv = paged_attention_units()
     paged_attention(
         mma_qk, mma_pv, q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, Q, B, T, M, P, scale
-    ).launch(grid=(programs, 1, 1), block=(256, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
+    ).launch(
+        grid=(programs, 1, 1), block=(256, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, use_pdl=overlap,
+        stream=stream,
+    )
 
 
 def call(

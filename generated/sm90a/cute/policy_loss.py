@@ -276,6 +276,8 @@ def policy_loss_1_rows(
     reduce_smem_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
     reduce_smem_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
     reduce_smem_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     s_piece = block
     writes = thread == 0
     s_piece_times_1024 = s_piece * 1024  # loss.py:83
@@ -427,7 +429,7 @@ def launch_policy_loss_1(
     order_ptr: cute.Pointer, active_ptr: cute.Pointer, sequence_ptr: cute.Pointer, per_token_ptr: cute.Pointer,
     sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer,
     sum_of_piece3_ptr: cute.Pointer, S: Int32, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32,
-    surrogate_most: Float32, programs: Int32, stream: cuda.CUstream
+    surrogate_most: Float32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
@@ -445,7 +447,7 @@ def launch_policy_loss_1(
     policy_loss_1_rows(
         logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1,
         sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most
-    ).launch(grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,)
+    ).launch(grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,)
 
 
 @cute.kernel
@@ -465,6 +467,8 @@ def policy_loss_2_rows(
     reduce_smem_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
     reduce_smem_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
     reduce_smem_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     writes = thread == 0
     s_piece_count_plus_4095 = ((S + 1023) // 1024) + 4095  # loss.py:83
     steps = s_piece_count_plus_4095 // 4096
@@ -534,7 +538,7 @@ def policy_loss_2_rows(
 def launch_policy_loss_2(
     loss_ptr: cute.Pointer, count_ptr: cute.Pointer, clip_fraction_ptr: cute.Pointer, approx_kl_ptr: cute.Pointer,
     sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer,
-    sum_of_piece3_ptr: cute.Pointer, S: Int32, programs: Int32, stream: cuda.CUstream
+    sum_of_piece3_ptr: cute.Pointer, S: Int32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     loss = cute.make_tensor(loss_ptr, cute.make_layout((1,), stride=(1,)))
@@ -547,7 +551,7 @@ def launch_policy_loss_2(
     sum_of_piece3 = cute.make_tensor(sum_of_piece3_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     policy_loss_2_rows(
         loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S
-    ).launch(grid=(programs, 1, 1), block=(512, 1, 1), stream=stream,)
+    ).launch(grid=(programs, 1, 1), block=(512, 1, 1), use_pdl=overlap, stream=stream,)
 
 
 def call(

@@ -154,6 +154,8 @@ def policy_loss_grad_rows(
     # A block owns 128 of T (rows). T: 128 indices, 1 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block * 128 + thread
     t_inside = t < T
     d_loss_value = d_loss[0]  # policy.py:707
@@ -200,7 +202,7 @@ def launch_policy_loss_grad(
     logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, advantages_ptr: cute.Pointer, ref_logp_ptr: cute.Pointer,
     active_ptr: cute.Pointer, sequence_ptr: cute.Pointer, count_ptr: cute.Pointer, d_loss_ptr: cute.Pointer,
     d_logp_ptr: cute.Pointer, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32, surrogate_most: Float32,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
@@ -215,7 +217,7 @@ def launch_policy_loss_grad(
     policy_loss_grad_rows(
         logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta, surrogate_least,
         surrogate_most
-    ).launch(grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,)
+    ).launch(grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,)
 
 
 def call(

@@ -685,6 +685,8 @@ def prefix_attention_1(
     )
     work_tile = cute.make_tensor(memory.work_tile.data_ptr(), cute.make_layout(10))
     next_tile = cute.make_tensor(memory.next_tile.data_ptr(), cute.make_layout(1))
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layouts = prefix_attention_1_layouts()
     q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     k_prefix_tiles = memory.k_prefix.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
@@ -927,7 +929,7 @@ def launch_prefix_attention_1(
     s_of_piece_t_stride: Int64, s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64,
     o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64,
     s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64,
-    scale: Float32, programs: Int32, stream: cuda.CUstream
+    scale: Float32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(
@@ -988,7 +990,10 @@ def launch_prefix_attention_1(
         mma_qk, mma_pv, tma_k_prefix, k_prefix, tma_v_prefix, v_prefix, q, begin_prefix, end_prefix, begin_asks,
         end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt,
         prefix_attention_1_work_counter_ptr, C, N, T, K, scale
-    ).launch(grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
+    ).launch(
+        grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, use_pdl=overlap,
+        stream=stream,
+    )
 
 
 @cute.struct
@@ -1146,6 +1151,8 @@ def prefix_attention_2(
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 128),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 12),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layouts = prefix_attention_2_layouts()
     q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     k_tiles = memory.k.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
@@ -1390,7 +1397,7 @@ def launch_prefix_attention_2(
     o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64,
     s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64,
     o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(
@@ -1454,7 +1461,10 @@ def launch_prefix_attention_2(
     prefix_attention_2(
         mma_qk, mma_pv, q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
         m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, K, S, scale
-    ).launch(grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
+    ).launch(
+        grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, use_pdl=overlap,
+        stream=stream,
+    )
 
 
 def call(

@@ -151,6 +151,8 @@ def qk_norm_rows(
     # threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 2
     t = rest
     h = block % 2 * 16 + thread // 8
@@ -219,7 +221,7 @@ def launch_qk_norm(
     x_ptr: cute.Pointer, weight_ptr: cute.Pointer, cos_ptr: cute.Pointer, sin_ptr: cute.Pointer,
     position_ids_ptr: cute.Pointer, y_ptr: cute.Pointer, rstd_ptr: cute.Pointer, P: Int32, T: Int32, x_t_stride: Int64,
     x_h_stride: Int64, cos_p_stride: Int64, sin_p_stride: Int64, y_t_stride: Int64, y_h_stride: Int64,
-    rstd_t_stride: Int64, eps: Float32, programs: Int32, stream: cuda.CUstream
+    rstd_t_stride: Int64, eps: Float32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 32, 128), stride=(x_t_stride, x_h_stride, 1)))
@@ -230,7 +232,7 @@ def launch_qk_norm(
     y = cute.make_tensor(y_ptr, cute.make_layout((T, 32, 128), stride=(y_t_stride, y_h_stride, 1)))
     rstd = cute.make_tensor(rstd_ptr, cute.make_layout((T, 32), stride=(rstd_t_stride, 1)))
     qk_norm_rows(x, weight, cos, sin, position_ids, y, rstd, P, T, eps).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -94,6 +94,8 @@ def qk_norm_grad_1_rows(
     # A block owns 1 of T.piece, 1 of H (rows). E: 128 indices, 4 to each of 32 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 32
     t_piece = rest
     h = block % 32
@@ -203,7 +205,7 @@ def launch_qk_norm_grad_1(
     sum_of_piece1_ptr: cute.Pointer, T: Int32, P: Int32, x_t_stride: Int64, x_h_stride: Int64, cos_p_stride: Int64,
     sin_p_stride: Int64, rstd_t_stride: Int64, d_y_t_stride: Int64, d_y_h_stride: Int64, d_x_t_stride: Int64,
     d_x_h_stride: Int64, sum_of_piece1_t_piece_stride: Int64, sum_of_piece1_h_stride: Int64, programs: Int32,
-    stream: cuda.CUstream
+    overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 32, 128), stride=(x_t_stride, x_h_stride, 1)))
@@ -219,7 +221,7 @@ def launch_qk_norm_grad_1(
         cute.make_layout((((T + 63) // 64), 32, 128), stride=(sum_of_piece1_t_piece_stride, sum_of_piece1_h_stride, 1))
     )
     qk_norm_grad_1_rows(x, weight, cos, sin, position_ids, rstd, d_y, d_x, sum_of_piece1, T, P).launch(
-        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(32, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 
@@ -228,6 +230,8 @@ def qk_norm_grad_2_rows(partials: cute.Tensor, sum_of_piece1: cute.Tensor, T: In
     # A block owns 1 of H, 32 of E (merge). E: 32 indices, 1 to each of 32 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 4
     h = rest
     e = block % 4 * 32 + thread
@@ -242,7 +246,8 @@ def qk_norm_grad_2_rows(partials: cute.Tensor, sum_of_piece1: cute.Tensor, T: In
 @cute.jit
 def launch_qk_norm_grad_2(
     partials_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, T: Int32, partials_h_stride: Int64,
-    sum_of_piece1_t_piece_stride: Int64, sum_of_piece1_h_stride: Int64, programs: Int32, stream: cuda.CUstream
+    sum_of_piece1_t_piece_stride: Int64, sum_of_piece1_h_stride: Int64, programs: Int32, overlap: Int32,
+    stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     partials = cute.make_tensor(partials_ptr, cute.make_layout((32, 128), stride=(partials_h_stride, 1)))
@@ -251,7 +256,7 @@ def launch_qk_norm_grad_2(
         cute.make_layout((((T + 63) // 64), 32, 128), stride=(sum_of_piece1_t_piece_stride, sum_of_piece1_h_stride, 1))
     )
     qk_norm_grad_2_rows(partials, sum_of_piece1, T).launch(
-        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(32, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 
@@ -260,6 +265,8 @@ def qk_norm_grad_3_rows(partials: cute.Tensor, d_weight: cute.Tensor):
     # A block owns 32 of E (merge). E: 32 indices, 1 to each of 32 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     e = block * 32 + thread
     total = negative_zero()  # heads.py:167
     for h_step in cutlass.range(0, 32, unroll=32):
@@ -272,14 +279,14 @@ def qk_norm_grad_3_rows(partials: cute.Tensor, d_weight: cute.Tensor):
 
 @cute.jit
 def launch_qk_norm_grad_3(
-    partials_ptr: cute.Pointer, d_weight_ptr: cute.Pointer, partials_h_stride: Int64, programs: Int32,
+    partials_ptr: cute.Pointer, d_weight_ptr: cute.Pointer, partials_h_stride: Int64, programs: Int32, overlap: Int32,
     stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     partials = cute.make_tensor(partials_ptr, cute.make_layout((32, 128), stride=(partials_h_stride, 1)))
     d_weight = cute.make_tensor(d_weight_ptr, cute.make_layout((128,), stride=(1,)))
     qk_norm_grad_3_rows(partials, d_weight).launch(
-        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(32, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -157,6 +157,8 @@ def rms_norm_rows(
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block
     writes = thread == 0
     n = [thread * 8 + c % 8 + c // 8 * 2048 for c in range(16)]  # norm.py:37
@@ -190,7 +192,8 @@ def rms_norm_rows(
 def launch_rms_norm(
     x_ptr: cute.Pointer, weight_ptr: cute.Pointer, residual_ptr: cute.Pointer, y_ptr: cute.Pointer,
     residual_out_ptr: cute.Pointer, rstd_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, residual_t_stride: Int64,
-    y_t_stride: Int64, residual_out_t_stride: Int64, eps: Float32, programs: Int32, stream: cuda.CUstream
+    y_t_stride: Int64, residual_out_t_stride: Int64, eps: Float32, programs: Int32, overlap: Int32,
+    stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(x_t_stride, 1)))
@@ -200,7 +203,7 @@ def launch_rms_norm(
     residual_out = cute.make_tensor(residual_out_ptr, cute.make_layout((T, 4096), stride=(residual_out_t_stride, 1)))
     rstd = cute.make_tensor(rstd_ptr, cute.make_layout((T,), stride=(1,)))
     rms_norm_rows(x, weight, residual, y, residual_out, rstd, T, eps).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(256, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -134,6 +134,8 @@ def rms_norm_grad_1_rows(
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((2, 1, 512), stride=(512, 512, 1)), 16)
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t_piece = block
     n = [thread * 8 + c for c in range(8)]  # norm.py:16
     weight_value = load_vector(weight, n[0], 8)
@@ -209,7 +211,7 @@ def launch_rms_norm_grad_1(
     d_residual_out_ptr: cute.Pointer, d_x_ptr: cute.Pointer, d_residual_ptr: cute.Pointer,
     sum_of_piece_ptr: cute.Pointer, T: Int32, residual_out_t_stride: Int64, d_y_t_stride: Int64,
     d_residual_out_t_stride: Int64, d_x_t_stride: Int64, d_residual_t_stride: Int64, sum_of_piece_t_piece_stride: Int64,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(weight_ptr, cute.make_layout((4096,), stride=(1,)))
@@ -225,7 +227,7 @@ def launch_rms_norm_grad_1(
         sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1))
     )
     rms_norm_grad_1_rows(weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T).launch(
-        grid=(programs, 1, 1), block=(512, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(512, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 
@@ -234,6 +236,8 @@ def rms_norm_grad_2_rows(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: In
     # A block owns 32 of N (merge). N: 32 indices, 1 to each of 32 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     n = block * 32 + thread
     dw = negative_zero()  # norm.py:64
     for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=64):
@@ -247,7 +251,7 @@ def rms_norm_grad_2_rows(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: In
 @cute.jit
 def launch_rms_norm_grad_2(
     d_weight_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, T: Int32, sum_of_piece_t_piece_stride: Int64,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     d_weight = cute.make_tensor(d_weight_ptr, cute.make_layout((4096,), stride=(1,)))
@@ -255,7 +259,7 @@ def launch_rms_norm_grad_2(
         sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1))
     )
     rms_norm_grad_2_rows(d_weight, sum_of_piece, T).launch(
-        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(32, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

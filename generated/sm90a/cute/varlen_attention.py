@@ -613,6 +613,8 @@ def varlen_attention(
     )
     work_tile = cute.make_tensor(memory.work_tile.data_ptr(), cute.make_layout(10))
     next_tile = cute.make_tensor(memory.next_tile.data_ptr(), cute.make_layout(1))
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layouts = varlen_attention_layouts()
     q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     k_tiles = memory.k.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
@@ -843,7 +845,7 @@ def launch_varlen_attention(
     varlen_attention_work_counter_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64,
     q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64,
     o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(
@@ -880,7 +882,10 @@ def launch_varlen_attention(
     varlen_attention(
         mma_qk, mma_pv, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, o, lse,
         varlen_attention_work_counter_ptr, Q, B, T, S, scale
-    ).launch(grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
+    ).launch(
+        grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, use_pdl=overlap,
+        stream=stream,
+    )
 
 
 def call(

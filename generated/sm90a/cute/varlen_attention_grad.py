@@ -299,6 +299,8 @@ def varlen_attention_grad_1_rows(
     # threads; G: 4 indices, 1 to each of 4 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 8
     t = rest * 4 + thread // 32
     t_inside = t < T
@@ -329,7 +331,7 @@ def launch_varlen_attention_grad_1(
     delta_ptr: cute.Pointer, T: Int32, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64,
     lse_g_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, d_lse_h_stride: Int64,
     d_lse_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     o = cute.make_tensor(o_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_t_stride, o_h_stride, o_g_stride, 1)))
@@ -341,7 +343,7 @@ def launch_varlen_attention_grad_1(
     shift = cute.make_tensor(shift_ptr, cute.make_layout((T, 8, 4), stride=(shift_t_stride, shift_h_stride, 1)))
     delta = cute.make_tensor(delta_ptr, cute.make_layout((T, 8, 4), stride=(delta_t_stride, delta_h_stride, 1)))
     varlen_attention_grad_1_rows(o, lse, d_o, d_lse, shift, delta, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 
@@ -495,6 +497,8 @@ def varlen_attention_grad_2(
         tx_count=16384,
         cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layouts = varlen_attention_grad_2_layouts()
     q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     d_o_tiles = memory.d_o.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
@@ -634,7 +638,7 @@ def launch_varlen_attention_grad_2(
     q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64,
     d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64,
     delta_t_stride: Int64, delta_h_stride: Int64, d_q_t_stride: Int64, d_q_h_stride: Int64, d_q_g_stride: Int64,
-    scale: Float32, programs: Int32, stream: cuda.CUstream
+    scale: Float32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(
@@ -683,7 +687,10 @@ def launch_varlen_attention_grad_2(
     )
     varlen_attention_grad_2(
         mma_qk, mma_pv, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, T, S, scale
-    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
+    ).launch(
+        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, use_pdl=overlap,
+        stream=stream,
+    )
 
 
 @cute.struct
@@ -856,6 +863,8 @@ def varlen_attention_grad_3(
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 64),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layouts = varlen_attention_grad_3_layouts()
     k_tiles = memory.k.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     v_tiles = memory.v.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
@@ -1032,7 +1041,7 @@ def launch_varlen_attention_grad_3(
     q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64,
     v_s_stride: Int64, v_h_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64,
     shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, d_k_s_stride: Int64,
-    d_k_h_stride: Int64, d_v_s_stride: Int64, d_v_h_stride: Int64, scale: Float32, programs: Int32,
+    d_k_h_stride: Int64, d_v_s_stride: Int64, d_v_h_stride: Int64, scale: Float32, programs: Int32, overlap: Int32,
     stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
@@ -1083,7 +1092,10 @@ def launch_varlen_attention_grad_3(
     varlen_attention_grad_3(
         mma_qk, mma_pv, tma_q, q, tma_d_o, d_o, k, v, begin_q, end_q, begin_k, end_k, shift, delta, d_k, d_v, J, B, T,
         S, scale
-    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
+    ).launch(
+        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, use_pdl=overlap,
+        stream=stream,
+    )
 
 
 def call(

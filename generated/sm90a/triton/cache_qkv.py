@@ -73,6 +73,8 @@ def cache_qkv(
     k_out_b_stride, k_out_o_stride, k_out_g_stride, v_out_b_stride, v_out_o_stride, v_out_g_stride, eps
 ):
     # A program owns 1 of T, 8 of J (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 6
     j = (program % 6) * 8 + tl.arange(0, 8)[:, None]

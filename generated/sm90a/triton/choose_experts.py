@@ -29,6 +29,8 @@ def min_over_e(x):
 @triton.jit
 def choose_experts(scores_ptr, ids_ptr, T, scores_t_stride, ids_t_stride):
     # A program owns 8 of T (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     t = tl.program_id(0) * 8 + tl.arange(0, 8)[:, None]
     t_inside = t < T
     e = tl.arange(0, 128)[None, :]  # moe.py:133

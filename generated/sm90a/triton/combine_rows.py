@@ -19,6 +19,8 @@ def combine_rows(
     place_ptr, rows_ptr, weights_ptr, y_ptr, place_t_stride, weights_t_stride, R, rows_r_stride, errors_ptr, y_t_stride
 ):
     # A program owns 1 of T, 2048 of D (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 1
     d = (program % 1) * 2048 + tl.arange(0, 2048)

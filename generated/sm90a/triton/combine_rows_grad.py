@@ -39,6 +39,8 @@ def combine_rows_grad(
     rows_r_stride, d_weights_t_stride, d_rows_r_stride
 ):
     # A program owns 1 of R (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     r = tl.program_id(0)
     order = tl.load(order_ptr + r)  # moe.py:318
     token = order // 8

@@ -67,6 +67,8 @@ def expert_weights(
     scores_ptr, ids_ptr, weights_ptr, T, scores_t_stride, ids_t_stride, errors_ptr, weights_t_stride, scale
 ):
     # A program owns 8 of T (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     t = tl.program_id(0) * 8 + tl.arange(0, 8)[:, None]
     t_inside = t < T
     e = tl.arange(0, 128)[None, :]  # moe.py:185

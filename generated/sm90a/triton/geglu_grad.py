@@ -75,6 +75,8 @@ def geglu_grad(
     d_up_t_stride
 ):
     # A program owns 1 of T, 2048 of N (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 6
     n = (program % 6) * 2048 + tl.arange(0, 2048)

@@ -145,6 +145,8 @@ def linear_logp_1(
     sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index
 ):
     # A program owns 1 of V.step, 1 of V.piece, 128 of T (stream_dot).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     hidden_tiles = tl.make_tensor_descriptor(
         hidden_ptr, shape=[T, 4096], strides=[hidden_t_stride, 1], block_shape=[128, 64]
     )
@@ -230,6 +232,8 @@ def linear_logp_2(
     sum_of_step3_v_piece_stride, errors_ptr, ignore_index
 ):
     # A program owns 32 of T (merge).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     t = tl.program_id(0) * 32 + tl.arange(0, 32)[:, None]
     t_inside = t < T
     ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:70

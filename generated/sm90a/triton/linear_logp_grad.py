@@ -41,6 +41,8 @@ def linear_logp_grad_1(
     hidden_ptr, ids_ptr, order_ptr, rows_ptr, hidden_t_stride, rows_t_within_stride, ignore_index, T_piece
 ):
     # A program owns 1 of T.within, 2048 of D (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 2
     d = (program % 2) * 2048 + tl.arange(0, 2048)
@@ -62,6 +64,8 @@ def linear_logp_grad_2(
     T_length, rows_t_within_stride, weight_v_stride, dz_t_within_stride, inv_temperature, ignore_index, T_piece, V_piece
 ):
     # A program owns 128 of T.within, 256 of V.within (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     rows_tiles = tl.make_tensor_descriptor(
         rows_ptr, shape=[T_length, 4096], strides=[rows_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -131,6 +135,8 @@ def linear_logp_grad_3_0(
     V_piece
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -164,6 +170,8 @@ def linear_logp_grad_3_1(
     merged_3_0_t_within_stride, merged_3_1_t_within_stride, V_piece
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -228,6 +236,8 @@ def linear_logp_grad_3_2(
     merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, V_piece
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -309,6 +319,8 @@ def linear_logp_grad_3_3(
     merged_3_2_t_within_stride, d_hidden_t_stride, T_piece, V_piece
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -403,6 +415,8 @@ def linear_logp_grad_4(
     d_weight_ptr, rows_ptr, dz_ptr, T_length, dz_t_within_stride, rows_t_within_stride, d_weight_v_stride, V_piece
 ):
     # A program owns 128 of V.within, 256 of D (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[64, 128]
     )

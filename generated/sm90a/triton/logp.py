@@ -126,6 +126,8 @@ def logp(
     logits_ptr, ids_ptr, logp_ptr, lse_ptr, entropy_ptr, logits_t_stride, errors_ptr, inv_temperature, ignore_index
 ):
     # A program owns 1 of T (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     t = tl.program_id(0)
     ids = tl.load(ids_ptr + t)  # logp.py:141
     ids_ge_0 = ids >= 0  # logp.py:153

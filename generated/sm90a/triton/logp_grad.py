@@ -27,6 +27,8 @@ def logp_grad(
     d_logits_t_stride, inv_temperature, ignore_index
 ):
     # A program owns 1 of T, 2048 of V (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 63
     v = (program % 63) * 2048 + tl.arange(0, 2048)

@@ -157,6 +157,8 @@ def policy_loss_1(
     surrogate_most
 ):
     # A program owns 1 of S.piece (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     s_piece = tl.program_id(0)
     s_piece_times_1024 = s_piece * 1024  # loss.py:83
     piece_begin = tl.minimum(S, s_piece_times_1024)
@@ -302,6 +304,8 @@ def policy_loss_2(
     sum_of_piece3_ptr, S
 ):
     # A program owns everything (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     s_piece_count_plus_4095 = ((S + 1023) // 1024) + 4095  # loss.py:83
     steps = s_piece_count_plus_4095 // 4096
     full_steps = ((S + 1023) // 1024) // 4096

@@ -98,6 +98,8 @@ def policy_loss_grad(
     T, B, beta, surrogate_least, surrogate_most
 ):
     # A program owns 2048 of T (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     t = tl.program_id(0) * 2048 + tl.arange(0, 2048)
     t_inside = t < T // 16 * 16
     d_loss = tl.load(d_loss_ptr)  # policy.py:707

@@ -69,6 +69,8 @@ def qk_norm(
     sin_p_stride, y_t_stride, y_h_stride, rstd_t_stride, eps
 ):
     # A program owns 1 of T, 8 of H (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 4
     h = (program % 4) * 8 + tl.arange(0, 8)[:, None]

@@ -47,6 +47,8 @@ def qk_norm_grad_1(
     d_x_h_stride, sum_of_piece1_t_piece_stride, sum_of_piece1_h_stride
 ):
     # A program owns 1 of T.piece, 1 of H (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 32
     h = program % 32
@@ -120,6 +122,8 @@ def qk_norm_grad_2(
     partials_ptr, sum_of_piece1_ptr, T, sum_of_piece1_t_piece_stride, sum_of_piece1_h_stride, partials_h_stride
 ):
     # A program owns 1 of H, 32 of E (merge).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 4
     e = (program % 4) * 32 + tl.arange(0, 32)
@@ -138,6 +142,8 @@ def qk_norm_grad_2(
 @triton.jit
 def qk_norm_grad_3(partials_ptr, d_weight_ptr, partials_h_stride):
     # A program owns 32 of E (merge).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     e = tl.program_id(0) * 32 + tl.arange(0, 32)
     total = tl.full((32,), negative_zero(), tl.float32)  # heads.py:167
     for h_step in tl.range(0, 32, loop_unroll_factor=32):

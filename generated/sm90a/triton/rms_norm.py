@@ -73,6 +73,8 @@ def rms_norm(
     residual_out_t_stride, eps
 ):
     # A program owns 1 of T (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     t = tl.program_id(0)
     n = tl.arange(0, 4096)  # norm.py:37
     x = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + n)

@@ -50,6 +50,8 @@ def rms_norm_grad_1(
     sum_of_piece_t_piece_stride
 ):
     # A program owns 1 of T.piece (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     t_piece = tl.program_id(0)
     n = tl.arange(0, 4096)  # norm.py:16
     weight = tl.load(weight_ptr + n)
@@ -92,6 +94,8 @@ def rms_norm_grad_1(
 @triton.jit
 def rms_norm_grad_2(d_weight_ptr, sum_of_piece_ptr, T, sum_of_piece_t_piece_stride):
     # A program owns 32 of N (merge).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     n = tl.program_id(0) * 32 + tl.arange(0, 32)
     dw = tl.full((32,), negative_zero(), tl.float32)  # norm.py:64
     for t_piece_step in tl.range(0, ((T + 63) // 64), loop_unroll_factor=64):

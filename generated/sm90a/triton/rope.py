@@ -21,6 +21,8 @@ def rope(
     y_h_stride
 ):
     # A program owns 1 of T, 32 of H, 64 of C (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 1
     c = (program % 1) * 64 + tl.arange(0, 64)[None, :]

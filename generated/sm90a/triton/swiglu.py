@@ -70,6 +70,8 @@ def portable_sigmoid(x):
 @triton.jit
 def swiglu(gate_ptr, up_ptr, y_ptr, gate_t_stride, up_t_stride, y_t_stride):
     # A program owns 1 of T, 2048 of N (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 6
     n = (program % 6) * 2048 + tl.arange(0, 2048)

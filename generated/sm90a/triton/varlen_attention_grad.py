@@ -59,6 +59,8 @@ def varlen_attention_grad_1(
     delta_t_stride, delta_h_stride
 ):
     # A program owns 1 of H, 2 of T, 4 of G (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 1
     g = (program % 1) * 4 + tl.arange(0, 4)[None, :, None]
@@ -103,6 +105,8 @@ def varlen_attention_grad_2(
     d_q_h_stride, d_q_g_stride, scale
 ):
     # A program owns 1 of H, 1 of B, 128 of Q*G (back_to_back_gemm).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     e = tl.arange(0, 128)[None, :]
     w = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 128 + B
@@ -198,6 +202,8 @@ def varlen_attention_grad_3(
     d_v_s_stride, d_v_h_stride, scale
 ):
     # A program owns 1 of H, 128 of J, 1 of B (back_to_back_gemm).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     e = tl.arange(0, 128)[None, :]
     w = tl.arange(0, 128)[None, :]
     tiles = J * 1 // 128 + B

@@ -49,7 +49,8 @@ class KernelBuild:
     """Compiler options of one kernel of the source; fusion of products and sums is always off.
 
     shared: bytes of shared memory that a launch asks for, where the kernel does not declare them. registers:
-    the most of a thread, 0: as many as the compiler takes.
+    the most of a thread, 0: as many as the compiler takes. overlaps: whether its source waits for the kernels
+    before it, so that it may be launched while they run.
     """
 
     name: str
@@ -58,6 +59,7 @@ class KernelBuild:
     num_stages: int = 2
     shared: int = 0
     registers: int = 0
+    overlaps: bool = False
 
 
 class From(Enum):
@@ -102,8 +104,9 @@ class Emitted:
     of the source: "triton", "cute" or "tilelang".
 
     A CuTe module has, for each kernel, a function `launch_<name>` under cute.jit that takes the kernel's
-    arguments, the number of programs and the stream. A TileLang module has, for each kernel, a prim_func of
-    the kernel's arguments and the number of programs, whose tensors are rows of elements.
+    arguments, the number of programs, whether it may start before the kernels ahead of it have ended, and the
+    stream. A TileLang module has, for each kernel, a prim_func of the kernel's arguments and the number of
+    programs, whose tensors are rows of elements.
     """
 
     source: str

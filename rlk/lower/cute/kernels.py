@@ -135,7 +135,8 @@ def build(kernel: Kernel, given: list[CallArg], emitter: Emitter) -> KernelBuild
     def divisible(argument: CallArg) -> bool:
         return argument.name in known or argument.kind is From.SCRATCH  # torch aligns what it makes
 
-    return KernelBuild(kernel.name, kernel_args(given, emitter.memory.decls, divisible, _outside))
+    args = kernel_args(given, emitter.memory.decls, divisible, _outside)
+    return KernelBuild(kernel.name, args, overlaps=True)
 
 
 def _outside(argument: CallArg) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
 
@@ -22,7 +22,7 @@ from rlk.lower.common.emitted import (
 from rlk.lower.common.host import host_function, kernel_args, launch_lines
 from rlk.lower.common.host_loops import length_name
 from rlk.lower.common.layout import laid_out
-from rlk.lower.common.lines import Function
+from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import named
 from rlk.lower.common.prelude import Helper, sources
 from rlk.lower.common.render import render
@@ -32,7 +32,10 @@ from rlk.lower.triton.emit import Emitter
 from rlk.lower.triton.plan import TritonPlan, plan
 from rlk.passes.places import in_kernel
 from rlk.schedule.schedule import Schedule
-from rlk.target.facts import Target
+from rlk.target.facts import HOPPER, Target
+
+WAIT = (Line("tl.extra.cuda.gdc_wait()"), Line("tl.extra.cuda.gdc_launch_dependents()"))
+"""At the head of a kernel: those before it have ended, and the next may start, which then waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,9 @@ def lower(
     parameters, host = host_function(program, signature, used, launch)
     if axis is not None:
         parameters, kernels, builds, host = _on_lists(emitter, axis, kernels[0])
+    if target.name == HOPPER:
+        kernels = [replace(each, body=(*WAIT, *each.body)) for each in kernels]
+        builds = [replace(each, overlaps=True) for each in builds]
     head = header(program, signature, target, numerics_id, schedules)
     functions = sources("triton", (*helpers.values(), *kernels))
     source = laid_out(render("triton", "module.py.j2", Module(head, functions, host)))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
+from rlk.env import Env
 from rlk.errors import Code, InternalError, ScheduleError
 
 Launch = Callable[[int, int, int, None], int]
@@ -15,6 +17,10 @@ Launch = Callable[[int, int, int, None], int]
 _INVALID_CONTEXT = 201
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, and HIP's
 _STATIC_SHARED_LIMIT = 48 * 1024
+
+# CUlaunchAttribute: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, its value padded to 64 bytes.
+_OVERLAPS = ctypes.create_string_buffer(struct.pack("=I4xi60x", 6, 1), 72)
+_OVERLAP_SINCE = 12030  # of CUDA: graphs have no edges of this kind before
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +36,13 @@ class Driver(Protocol):
     """The functions of a driver that the launcher needs.
 
     `header` is the struct format of a launch configuration: grid x, y, z, block x, y, z, shared bytes and
-    stream; parameters may follow it in the same buffer. `launch(configuration, function, parameters, None)`
-    takes addresses and returns an error code.
+    stream; parameters may follow it in the same buffer. `overlapping` is the one of kernels that may start
+    before those ahead of them have ended, with the values behind the stream. `launch(configuration, function,
+    parameters, None)` takes addresses and returns an error code.
     """
 
     header: str
+    overlapping: tuple[str, tuple[int, ...]]
     warp_size: int
     launch: Launch
 
@@ -57,8 +65,9 @@ def _pointer_function(library: Any, name: str, *arguments: Any) -> Any:
 class Cuda:
     """libcuda, reached through ctypes: no compiler is needed at run time and no Triton."""
 
-    # CUlaunchConfig: grid, block, shared bytes, stream, attributes (none), their number.
+    # CUlaunchConfig: grid, block, shared bytes, stream, attributes, their number.
     header = "=IIIIIII4xQ8x4x4x"
+    overlapping: tuple[str, tuple[int, ...]] = ("=IIIIIII4xQQI4x", (ctypes.addressof(_OVERLAPS), 1))
     warp_size = 32
 
     def __init__(self, library: Any | None = None) -> None:
@@ -138,6 +147,7 @@ class Hip:
     """libamdhip64, reached through ctypes."""
 
     header = "=IIIIIII4xQ"
+    overlapping: tuple[str, tuple[int, ...]] = (header, ())
     warp_size = 64
 
     def __init__(self, library: Any | None = None) -> None:
@@ -183,6 +193,22 @@ class Hip:
     def recover(self, error: int, function: Function) -> bool:
         """Return False: HIP has no contexts to miss."""
         return False
+
+
+@cache
+def cuda_version() -> int | None:
+    """Return the driver's version of CUDA, 1000 times the major one and more; None without a driver."""
+    version = ctypes.c_int()
+    try:
+        error = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if error else version.value
+
+
+def may_overlap() -> bool:
+    """Return whether kernels that wait for those before them are launched while these run."""
+    return Env.current().overlap and (cuda_version() or 0) >= _OVERLAP_SINCE
 
 
 @cache

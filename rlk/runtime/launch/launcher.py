@@ -103,8 +103,9 @@ def make_launcher(
     """
     names, values = _passed(record)
     parameters, offsets = parameter_layout(record.types, len(values) - len(record.types))
-    layout = struct.Struct(driver.header + parameters)
-    start = struct.calcsize(driver.header)
+    header, attributes = driver.overlapping if record.overlaps else (driver.header, ())
+    layout = struct.Struct(header + parameters)
+    start = struct.calcsize(header)
     _check_layout(record, function, driver, offsets)
     slots: list[_Slot] = []
 
@@ -134,7 +135,7 @@ def make_launcher(
         f"    scratch = allocate(x * y * z * {record.scratch})" if record.scratch else "",
         "    pack(",
         f"        slot.buffer, 0, x, y, z, {block}, 1, 1, {record.shared}, stream({function.device}),",
-        f"        {''.join(value + ', ' for value in values)}",
+        f"        {''.join(f'{value}, ' for value in (*attributes, *values))}",
         "    )",
         *on_its_device(
             f"error = call(slot.configuration, {function.handle}, slot.parameters, None)", function.device

@@ -13,7 +13,7 @@ from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBu
 
 MODULE = "module.py"
 LAUNCH = "launch.json"
-ABI = "launch-4"  # the layout of an entry and of a launch; part of every key
+ABI = "launch-5"  # the layout of an entry and of a launch; part of every key
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class LaunchRecord:
     `num_warps` is what was asked for, and the rest 0. A TileLang kernel has another name in its file, its
     `symbol`. Of the `takes` arguments of a launch its parameters, of these `types`, are those that `order`
     says, by their places; the number of programs has the place after the last.
+    One that `overlaps` itself waits for the kernels before it: it may start while they run.
     """
 
     name: str
@@ -35,6 +36,7 @@ class LaunchRecord:
     symbol: str = ""
     takes: int = 0
     order: tuple[int, ...] = ()
+    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class ModuleRecord:
         ]
         texts += [arg.name for arg in self.call]
         counts = [n for k in kernels for n in (k.num_warps, k.shared, k.scratch, k.takes, *k.order)]
-        for held, kind in ((texts, str), (counts, int)):
+        switches = [k.overlaps for k in kernels]
+        for held, kind in ((texts, str), (counts, int), (switches, bool)):
             for each in held:
                 if type(each) is not kind:
                     raise BadEntry(f"{LAUNCH} says {each!r} where {kind.__name__} is expected")

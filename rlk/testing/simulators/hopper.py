@@ -112,8 +112,13 @@ class _Launch:
     body: Callable[..., None]
     args: tuple[Any, ...]
 
-    def launch(self, *, grid: Any, block: Any, stream: Any, cluster: Any = None, **hints: int) -> None:
-        """Run every block; one of a contraction as its copying warp, then as its multiplying warpgroups."""
+    def launch(
+        self, *, grid: Any, block: Any, stream: Any, cluster: Any = None, use_pdl: int = 0, **hints: int
+    ) -> None:
+        """Run every block; one of a contraction as its copying warp, then as its multiplying warpgroups.
+
+        use_pdl: whether the kernels before may still run, until the threads have waited for them.
+        """
         global _now
         count, threads = int(grid[0]), int(block[0])
         warp_specialized, cluster = cluster is not None, cluster or (1, 1, 1)
@@ -130,8 +135,13 @@ class _Launch:
             for acting in chain(before, scheduler.together(after, rings.values())):
                 _now = _Block(index, count, cluster[0], acting, ring, rings=rings, warps=threads // WARP - 4)
                 _now.scheduler = scheduler
-                with np.errstate(all="ignore"):
-                    self.body(*self.args)
+                simt.Order.waited = not use_pdl
+                try:
+                    with np.errstate(all="ignore"):
+                        self.body(*self.args)
+                    simt.Order.check()
+                finally:
+                    simt.Order.waited = True
             scheduler.end()
             if ring and ring[0].taken != len(ring[0].filled):
                 raise Fault(f"{len(ring[0].filled)} stages were filled, {ring[0].taken} read")
@@ -528,6 +538,10 @@ def _autovec_copy(source: Any, to: Any) -> None:
         warp_exchange.copy(source, to, _now.threads)
 
 
+def _wait_for_grids() -> None:
+    simt.Order.waited = True
+
+
 def _sync_warp() -> None:
     _now.epilogue_smem.meetings += 1
 
@@ -568,6 +582,8 @@ def _cute() -> SimpleNamespace:
         lane_idx=lambda: Int32(_now.threads % WARP),
         sync_warp=_sync_warp,
         elect_one=_elected,
+        griddepcontrol_wait=_wait_for_grids,
+        griddepcontrol_launch_dependents=simt.Order.check,
         fence_view_async_shared=lambda: pipelines.fence(_rings()),
         prmt=_prmt,
         inline_ptx=_inline_ptx,

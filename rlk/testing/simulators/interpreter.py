@@ -503,6 +503,7 @@ def _patches() -> list[Patch]:
             if tl.core.is_builtin(member):
                 out.append((owner, name, _bound(member)))
     out += hooks()
+    out += [(tl.extra.cuda, f"gdc_{name}", lambda: None) for name in ("wait", "launch_dependents")]
     tensor = tl.core.tensor
     out += [(tensor, "__index__", _scalar), (tensor, "__init__", _init_tensor)]
     out += [(tl.block_type, "with_element_ty", _with_element), (tl.block_type, "__eq__", _equal_block)]

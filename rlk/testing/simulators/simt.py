@@ -338,6 +338,17 @@ def _touched(where: Any, places: list[Array]) -> Array:
     return on if on.shape == shape else np.full(shape, on)
 
 
+class Order:
+    """The order of the threads that run behind the kernels before theirs, which write what they read."""
+
+    waited: ClassVar[bool] = True
+
+    @classmethod
+    def check(cls) -> None:
+        if not cls.waited:
+            raise Fault("device memory before the kernels that write it have ended")
+
+
 class Memory:
     """A tensor in device memory: flat storage, extents and strides.
 
@@ -345,8 +356,13 @@ class Memory:
     """
 
     def __init__(self, flat: Array, dtype: DType, shape: Sequence[Any], strides: Sequence[Any]) -> None:
-        self.flat, self.dtype = flat, dtype
+        self._flat, self.dtype = flat, dtype
         self.shape, self.strides = (tuple(map(whole, of)) for of in (shape, strides))
+
+    @property
+    def flat(self) -> Array:
+        Order.check()
+        return self._flat
 
     @property
     def element_type(self) -> type[Number]:
@@ -403,7 +419,7 @@ class Memory:
         first = sum(i * s for i, s in zip(at, self.strides, strict=True) if i is not None)
         kept = [d for d, i in enumerate(at) if i is None]
         return Memory(
-            self.flat[first:], self.dtype, [self.shape[d] for d in kept], [self.strides[d] for d in kept]
+            self._flat[first:], self.dtype, [self.shape[d] for d in kept], [self.strides[d] for d in kept]
         )
 
     def __setitem__(self, index: Any, x: Number) -> None:
@@ -430,6 +446,7 @@ def store_pair_where(condition: Any, memory: Memory, index: Any, x: Number, y: N
 
 def report_where(bad: Any, errors: Array, code: int, row: Any) -> None:
     """Write what was found into the error words."""
+    Order.check()
     on, rows = np.broadcast_arrays(Boolean(bad).data, Int32(row).data)
     if on.any():
         errors[0] = max(errors[0], code)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rlk.testing.simulators.pipelines import CopyRing
-from rlk.testing.simulators.simt import Array, Fault, Int32, Number, shared
+from rlk.testing.simulators.simt import Array, Fault, Int32, Number, Order, shared
 
 WARPGROUP = 128  # threads
 
@@ -169,6 +169,7 @@ def atomic_add(threads: Callable[[], Array], counter: Array, x: Any) -> Number:
     """Add to a counter for a thread, and return what it was."""
     if len(threads()) != 1:
         raise Fault(f"{len(threads())} threads draw a tile")
+    Order.check()
     before = int(counter[0])
     counter[0] += shared(x)
     return Int32(before)

@@ -107,6 +107,8 @@ def adamw_rows(
     # A block owns 1 of R, 2048 of C (rows). C: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 2
     r = rest
     c_2 = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
@@ -167,7 +169,7 @@ def launch_adamw(
     weight_out_ptr: cute.Pointer, m_out_ptr: cute.Pointer, v_out_ptr: cute.Pointer, R: Int32, weight_r_stride: Int64,
     grad_r_stride: Int64, m_r_stride: Int64, v_r_stride: Int64, weight_out_r_stride: Int64, m_out_r_stride: Int64,
     v_out_r_stride: Int64, lr: Float32, beta1: Float32, beta2: Float32, eps: Float32, decay: Float32, scale1: Float32,
-    scale2: Float32, seed: Int32, step: Int32, programs: Int32, stream: cuda.CUstream
+    scale2: Float32, seed: Int32, step: Int32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(weight_ptr, cute.make_layout((R, 4096), stride=(weight_r_stride, 1)))
@@ -180,7 +182,7 @@ def launch_adamw(
     v_out = cute.make_tensor(v_out_ptr, cute.make_layout((R, 4096), stride=(v_out_r_stride, 1)))
     adamw_rows(
         weight, grad, m, v, row, weight_out, m_out, v_out, R, lr, beta1, beta2, eps, decay, scale1, scale2, seed, step
-    ).launch(grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,)
+    ).launch(grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,)
 
 
 def call(

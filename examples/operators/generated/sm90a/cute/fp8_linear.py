@@ -118,6 +118,8 @@ def fp8_linear_x_f16_rows(x: cute.Tensor, x_f16: cute.Tensor, T: Int32):
     # A block owns 1 of T, 2048 of K (rows). K: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 2
     t = rest
     k = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
@@ -131,13 +133,13 @@ def fp8_linear_x_f16_rows(x: cute.Tensor, x_f16: cute.Tensor, T: Int32):
 @cute.jit
 def launch_fp8_linear_x_f16(
     x_ptr: cute.Pointer, x_f16_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, x_f16_t_stride: Int64, programs: Int32,
-    stream: cuda.CUstream
+    overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(x_t_stride, 1)))
     x_f16 = cute.make_tensor(x_f16_ptr, cute.make_layout((T, 4096), stride=(x_f16_t_stride, 1)))
     fp8_linear_x_f16_rows(x, x_f16, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 
@@ -146,6 +148,8 @@ def fp8_linear_w_f16_rows(w: cute.Tensor, w_f16: cute.Tensor):
     # A block owns 1 of N, 2048 of K (rows). K: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 2
     n = rest
     k = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
@@ -159,13 +163,13 @@ def fp8_linear_w_f16_rows(w: cute.Tensor, w_f16: cute.Tensor):
 @cute.jit
 def launch_fp8_linear_w_f16(
     w_ptr: cute.Pointer, w_f16_ptr: cute.Pointer, w_n_stride: Int64, w_f16_n_stride: Int64, programs: Int32,
-    stream: cuda.CUstream
+    overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     w = cute.make_tensor(w_ptr, cute.make_layout((4096, 4096), stride=(w_n_stride, 1)))
     w_f16 = cute.make_tensor(w_f16_ptr, cute.make_layout((4096, 4096), stride=(w_f16_n_stride, 1)))
     fp8_linear_w_f16_rows(w, w_f16).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 
@@ -231,6 +235,8 @@ def fp8_linear(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = fp8_linear_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -338,7 +344,7 @@ def fp8_linear(
 def launch_fp8_linear(
     x_scale_ptr: cute.Pointer, w_scale_ptr: cute.Pointer, y_ptr: cute.Pointer, x_f16_ptr: cute.Pointer,
     w_f16_ptr: cute.Pointer, T: Int32, y_t_stride: Int64, x_f16_t_stride: Int64, w_f16_n_stride: Int64, programs: Int32,
-    stream: cuda.CUstream
+    overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x_scale = cute.make_tensor(x_scale_ptr, cute.make_layout((T,), stride=(1,)))
@@ -361,7 +367,7 @@ def launch_fp8_linear(
         tma_a, x_f16, tma_b, w_f16, fp8_linear_unit(), x_scale, w_scale, y, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 

@@ -149,6 +149,8 @@ def fp8_rows_rows(x: cute.Tensor, q: cute.Tensor, scale: cute.Tensor, T: Int32):
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block
     writes = thread == 0
     n = [thread * 8 + c % 8 + c // 8 * 2048 for c in range(16)]  # fp8_rows.py:23
@@ -171,14 +173,14 @@ def fp8_rows_rows(x: cute.Tensor, q: cute.Tensor, scale: cute.Tensor, T: Int32):
 @cute.jit
 def launch_fp8_rows(
     x_ptr: cute.Pointer, q_ptr: cute.Pointer, scale_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, q_t_stride: Int64,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(x_t_stride, 1)))
     q = cute.make_tensor(q_ptr, cute.make_layout((T, 4096), stride=(q_t_stride, 1)))
     scale = cute.make_tensor(scale_ptr, cute.make_layout((T,), stride=(1,)))
     fp8_rows_rows(x, q, scale, T).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(256, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

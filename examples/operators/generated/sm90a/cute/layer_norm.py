@@ -156,6 +156,8 @@ def layer_norm_rows(
     shared = utils.SmemAllocator()
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     reduce_smem_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block
     writes = thread == 0
     n = [thread * 8 + c % 8 + c // 8 * 2048 for c in range(16)]  # layer_norm.py:24
@@ -183,7 +185,7 @@ def layer_norm_rows(
 @cute.jit
 def launch_layer_norm(
     x_ptr: cute.Pointer, weight_ptr: cute.Pointer, y_ptr: cute.Pointer, mean_ptr: cute.Pointer, rstd_ptr: cute.Pointer,
-    T: Int32, x_t_stride: Int64, y_t_stride: Int64, eps: Float32, programs: Int32, stream: cuda.CUstream
+    T: Int32, x_t_stride: Int64, y_t_stride: Int64, eps: Float32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(x_t_stride, 1)))
@@ -192,7 +194,7 @@ def launch_layer_norm(
     mean = cute.make_tensor(mean_ptr, cute.make_layout((T,), stride=(1,)))
     rstd = cute.make_tensor(rstd_ptr, cute.make_layout((T,), stride=(1,)))
     layer_norm_rows(x, weight, y, mean, rstd, T, eps).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(256, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -127,6 +127,8 @@ def layer_norm_grad_1_rows(
     shared = utils.SmemAllocator()
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 512), stride=(512, 1)), 16)
     reduce_smem_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t_piece = block
     t_piece_times_64 = t_piece * 64  # layer_norm.py:39
     piece_begin = cutlass.min(T, t_piece_times_64)
@@ -201,7 +203,8 @@ def layer_norm_grad_1_rows(
 def launch_layer_norm_grad_1(
     x_ptr: cute.Pointer, weight_ptr: cute.Pointer, mean_ptr: cute.Pointer, rstd_ptr: cute.Pointer,
     d_y_ptr: cute.Pointer, d_x_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, T: Int32, x_t_stride: Int64,
-    d_y_t_stride: Int64, d_x_t_stride: Int64, sum_of_piece_t_piece_stride: Int64, programs: Int32, stream: cuda.CUstream
+    d_y_t_stride: Int64, d_x_t_stride: Int64, sum_of_piece_t_piece_stride: Int64, programs: Int32, overlap: Int32,
+    stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(x_t_stride, 1)))
@@ -214,7 +217,7 @@ def launch_layer_norm_grad_1(
         sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1))
     )
     layer_norm_grad_1_rows(x, weight, mean, rstd, d_y, d_x, sum_of_piece, T).launch(
-        grid=(programs, 1, 1), block=(512, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(512, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 
@@ -223,6 +226,8 @@ def layer_norm_grad_2_rows(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: 
     # A block owns 32 of N (merge). N: 32 indices, 1 to each of 32 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     n = block * 32 + thread
     d_weight_value = negative_zero()  # layer_norm.py:39
     for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=64):
@@ -236,7 +241,7 @@ def layer_norm_grad_2_rows(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: 
 @cute.jit
 def launch_layer_norm_grad_2(
     d_weight_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, T: Int32, sum_of_piece_t_piece_stride: Int64,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     d_weight = cute.make_tensor(d_weight_ptr, cute.make_layout((4096,), stride=(1,)))
@@ -244,7 +249,7 @@ def launch_layer_norm_grad_2(
         sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1))
     )
     layer_norm_grad_2_rows(d_weight, sum_of_piece, T).launch(
-        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(32, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -106,6 +106,8 @@ def linear_attention_rows(
     # threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 4
     b = rest
     w = block % 4 * 16 + thread % 16
@@ -164,7 +166,7 @@ def linear_attention_rows(
 def launch_linear_attention(
     q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, gate_ptr: cute.Pointer, begin_ptr: cute.Pointer,
     end_ptr: cute.Pointer, o_ptr: cute.Pointer, T: Int32, q_t_stride: Int64, k_t_stride: Int64, v_t_stride: Int64,
-    B: Int32, o_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+    B: Int32, o_t_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(q_ptr, cute.make_layout((T, 64), stride=(q_t_stride, 1)))
@@ -175,7 +177,7 @@ def launch_linear_attention(
     end = cute.make_tensor(end_ptr, cute.make_layout((B,), stride=(1,)))
     o = cute.make_tensor(o_ptr, cute.make_layout((T, 64), stride=(o_t_stride, 1)))
     linear_attention_rows(q, k, v, gate, begin, end, o, T, B).launch(
-        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(32, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

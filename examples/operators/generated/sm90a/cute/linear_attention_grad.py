@@ -140,6 +140,8 @@ def linear_attention_grad_rows(
     shared = utils.SmemAllocator()
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((8, 64), stride=(64, 1)), 16)
     reduce_smem_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     b = block
     writes = (thread & 7) == 0
     writes_2 = (thread & 56) == 0
@@ -255,7 +257,7 @@ def launch_linear_attention_grad(
     end_ptr: cute.Pointer, o_ptr: cute.Pointer, d_o_ptr: cute.Pointer, d_q_ptr: cute.Pointer, d_k_ptr: cute.Pointer,
     d_v_ptr: cute.Pointer, d_gate_ptr: cute.Pointer, T: Int32, q_t_stride: Int64, k_t_stride: Int64, v_t_stride: Int64,
     B: Int32, o_t_stride: Int64, d_o_t_stride: Int64, d_q_t_stride: Int64, d_k_t_stride: Int64, d_v_t_stride: Int64,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(q_ptr, cute.make_layout((T, 64), stride=(q_t_stride, 1)))
@@ -271,7 +273,7 @@ def launch_linear_attention_grad(
     d_v = cute.make_tensor(d_v_ptr, cute.make_layout((T, 64), stride=(d_v_t_stride, 1)))
     d_gate = cute.make_tensor(d_gate_ptr, cute.make_layout((T,), stride=(1,)))
     linear_attention_grad_rows(q, k, v, gate, begin, end, o, d_o, d_q, d_k, d_v, d_gate, T, B).launch(
-        grid=(programs, 1, 1), block=(64, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(64, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -181,6 +181,8 @@ def router_rows(logits: cute.Tensor, gates: cute.Tensor, T: Int32):
     # A block owns 8 of T (rows). E: 128 indices, 8 to each of 16 threads; T: 8 indices, 1 to each of 8 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block * 8 + thread // 16
     t_inside = t < T
     e = [thread % 16 * 4 + c % 4 + c // 4 * 64 for c in range(8)]  # router.py:24
@@ -219,13 +221,13 @@ def router_rows(logits: cute.Tensor, gates: cute.Tensor, T: Int32):
 @cute.jit
 def launch_router(
     logits_ptr: cute.Pointer, gates_ptr: cute.Pointer, T: Int32, logits_t_stride: Int64, gates_t_stride: Int64,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     logits = cute.make_tensor(logits_ptr, cute.make_layout((T, 128), stride=(logits_t_stride, 1)))
     gates = cute.make_tensor(gates_ptr, cute.make_layout((T, 128), stride=(gates_t_stride, 1)))
     router_rows(logits, gates, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -103,6 +103,8 @@ def router_grad_rows(gates: cute.Tensor, d_gates: cute.Tensor, d_logits: cute.Te
     # A block owns 8 of T (rows). E: 128 indices, 8 to each of 16 threads; T: 8 indices, 1 to each of 8 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block * 8 + thread // 16
     t_inside = t < T
     e = [thread % 16 * 4 + c % 4 + c // 4 * 64 for c in range(8)]  # router.py:39
@@ -121,14 +123,14 @@ def router_grad_rows(gates: cute.Tensor, d_gates: cute.Tensor, d_logits: cute.Te
 @cute.jit
 def launch_router_grad(
     gates_ptr: cute.Pointer, d_gates_ptr: cute.Pointer, d_logits_ptr: cute.Pointer, T: Int32, gates_t_stride: Int64,
-    d_gates_t_stride: Int64, d_logits_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+    d_gates_t_stride: Int64, d_logits_t_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     gates = cute.make_tensor(gates_ptr, cute.make_layout((T, 128), stride=(gates_t_stride, 1)))
     d_gates = cute.make_tensor(d_gates_ptr, cute.make_layout((T, 128), stride=(d_gates_t_stride, 1)))
     d_logits = cute.make_tensor(d_logits_ptr, cute.make_layout((T, 128), stride=(d_logits_t_stride, 1)))
     router_grad_rows(gates, d_gates, d_logits, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

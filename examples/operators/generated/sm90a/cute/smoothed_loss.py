@@ -259,6 +259,8 @@ def smoothed_loss_rows(
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
     reduce_smem_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
     reduce_smem_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block
     writes = thread == 0
     targets_value = targets[t]  # smoothed_loss.py:32
@@ -372,7 +374,7 @@ def smoothed_loss_rows(
 @cute.jit
 def launch_smoothed_loss(
     logits_ptr: cute.Pointer, targets_ptr: cute.Pointer, loss_ptr: cute.Pointer, lse_ptr: cute.Pointer, T: Int32,
-    logits_t_stride: Int64, smoothing: Float32, programs: Int32, stream: cuda.CUstream
+    logits_t_stride: Int64, smoothing: Float32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     logits = cute.make_tensor(logits_ptr, cute.make_layout((T, 128256), stride=(logits_t_stride, 1)))
@@ -380,7 +382,7 @@ def launch_smoothed_loss(
     loss = cute.make_tensor(loss_ptr, cute.make_layout((T,), stride=(1,)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((T,), stride=(1,)))
     smoothed_loss_rows(logits, targets, loss, lse, T, smoothing).launch(
-        grid=(programs, 1, 1), block=(64, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(64, 1, 1), use_pdl=overlap, stream=stream,
         min_blocks_per_mp=16, preferred_smem_carveout=25,
     )
 

@@ -209,6 +209,8 @@ def swiglu_linear(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = swiglu_linear_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -339,7 +341,7 @@ def swiglu_linear(
 @cute.jit
 def launch_swiglu_linear(
     x_ptr: cute.Pointer, gate_ptr: cute.Pointer, up_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32, x_t_stride: Int64,
-    gate_n_stride: Int64, up_n_stride: Int64, y_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+    gate_n_stride: Int64, up_n_stride: Int64, y_t_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(cute.assume(x_t_stride, divby=8), 1)))
@@ -363,7 +365,7 @@ def launch_swiglu_linear(
         tma_a, x, tma_b, gate, tma_b_2, up, swiglu_linear_unit(), y, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 

@@ -248,6 +248,8 @@ def swiglu_linear_grad_1(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = swiglu_linear_grad_1_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -404,7 +406,7 @@ def launch_swiglu_linear_grad_1(
     x_ptr: cute.Pointer, gate_ptr: cute.Pointer, up_ptr: cute.Pointer, d_y_ptr: cute.Pointer,
     d_z_bf16_ptr: cute.Pointer, d_z_bf16_2_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, gate_n_stride: Int64,
     up_n_stride: Int64, d_y_t_stride: Int64, d_z_bf16_t_stride: Int64, d_z_bf16_2_t_stride: Int64, programs: Int32,
-    stream: cuda.CUstream
+    overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(cute.assume(x_t_stride, divby=8), 1)))
@@ -430,7 +432,7 @@ def launch_swiglu_linear_grad_1(
         tma_a, x, tma_b, up, tma_b_2, gate, swiglu_linear_grad_1_unit(), d_y, d_z_bf16, d_z_bf16_2, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 
@@ -498,6 +500,8 @@ def swiglu_linear_grad_2(
         tx_count=32768,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = swiglu_linear_grad_2_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -649,7 +653,7 @@ def swiglu_linear_grad_2(
 def launch_swiglu_linear_grad_2(
     gate_ptr: cute.Pointer, up_ptr: cute.Pointer, d_x_ptr: cute.Pointer, d_z_bf16_ptr: cute.Pointer,
     d_z_bf16_2_ptr: cute.Pointer, T: Int32, gate_n_stride: Int64, up_n_stride: Int64, d_x_t_stride: Int64,
-    d_z_bf16_t_stride: Int64, d_z_bf16_2_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+    d_z_bf16_t_stride: Int64, d_z_bf16_2_t_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     gate = cute.make_tensor(gate_ptr, cute.make_layout((4096, 4096), stride=(1, cute.assume(gate_n_stride, divby=8))))
@@ -682,7 +686,7 @@ def launch_swiglu_linear_grad_2(
         tma_a, d_z_bf16, tma_b, up, tma_a_2, d_z_bf16_2, tma_b_2, gate, swiglu_linear_grad_2_unit(), d_x, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 
@@ -748,6 +752,8 @@ def swiglu_linear_grad_3(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = swiglu_linear_grad_3_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -847,7 +853,7 @@ def swiglu_linear_grad_3(
 @cute.jit
 def launch_swiglu_linear_grad_3(
     x_ptr: cute.Pointer, d_gate_ptr: cute.Pointer, d_z_bf16_2_ptr: cute.Pointer, T: Int32, x_t_stride: Int64,
-    d_gate_n_stride: Int64, d_z_bf16_2_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+    d_gate_n_stride: Int64, d_z_bf16_2_t_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((4096, T), stride=(1, cute.assume(x_t_stride, divby=8))))
@@ -868,7 +874,7 @@ def launch_swiglu_linear_grad_3(
         tma_a, d_z_bf16_2, tma_b, x, swiglu_linear_grad_3_unit(), d_gate, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 
@@ -934,6 +940,8 @@ def swiglu_linear_grad_4(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = swiglu_linear_grad_4_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -1033,7 +1041,7 @@ def swiglu_linear_grad_4(
 @cute.jit
 def launch_swiglu_linear_grad_4(
     x_ptr: cute.Pointer, d_up_ptr: cute.Pointer, d_z_bf16_ptr: cute.Pointer, T: Int32, x_t_stride: Int64,
-    d_up_n_stride: Int64, d_z_bf16_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+    d_up_n_stride: Int64, d_z_bf16_t_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((4096, T), stride=(1, cute.assume(x_t_stride, divby=8))))
@@ -1054,7 +1062,7 @@ def launch_swiglu_linear_grad_4(
         tma_a, d_z_bf16, tma_b, x, swiglu_linear_grad_4_unit(), d_up, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 

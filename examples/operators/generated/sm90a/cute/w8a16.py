@@ -90,6 +90,8 @@ def w8a16_w_bf16_rows(w: cute.Tensor, w_bf16: cute.Tensor):
     # A block owns 1 of N, 2048 of K (rows). K: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 2
     n = rest
     k = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
@@ -104,13 +106,13 @@ def w8a16_w_bf16_rows(w: cute.Tensor, w_bf16: cute.Tensor):
 @cute.jit
 def launch_w8a16_w_bf16(
     w_ptr: cute.Pointer, w_bf16_ptr: cute.Pointer, w_n_stride: Int64, w_bf16_n_stride: Int64, programs: Int32,
-    stream: cuda.CUstream
+    overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     w = cute.make_tensor(w_ptr, cute.make_layout((4096, 4096), stride=(w_n_stride, 1)))
     w_bf16 = cute.make_tensor(w_bf16_ptr, cute.make_layout((4096, 4096), stride=(w_bf16_n_stride, 1)))
     w8a16_w_bf16_rows(w, w_bf16).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 
@@ -176,6 +178,8 @@ def w8a16(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = w8a16_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -280,7 +284,7 @@ def w8a16(
 @cute.jit
 def launch_w8a16(
     x_ptr: cute.Pointer, scale_ptr: cute.Pointer, y_ptr: cute.Pointer, w_bf16_ptr: cute.Pointer, T: Int32,
-    x_t_stride: Int64, y_t_stride: Int64, w_bf16_n_stride: Int64, programs: Int32, stream: cuda.CUstream
+    x_t_stride: Int64, y_t_stride: Int64, w_bf16_n_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(cute.assume(x_t_stride, divby=8), 1)))
@@ -302,7 +306,7 @@ def launch_w8a16(
         tma_a, x, tma_b, w_bf16, w8a16_unit(), scale, y, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 

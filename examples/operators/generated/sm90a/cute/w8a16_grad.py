@@ -91,6 +91,8 @@ def w8a16_grad_d_y_bf16_rows(scale: cute.Tensor, d_y: cute.Tensor, d_y_bf16: cut
     # A block owns 1 of T, 2048 of N (rows). N: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 2
     t = rest
     n = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
@@ -106,14 +108,14 @@ def w8a16_grad_d_y_bf16_rows(scale: cute.Tensor, d_y: cute.Tensor, d_y_bf16: cut
 @cute.jit
 def launch_w8a16_grad_d_y_bf16(
     scale_ptr: cute.Pointer, d_y_ptr: cute.Pointer, d_y_bf16_ptr: cute.Pointer, T: Int32, d_y_t_stride: Int64,
-    d_y_bf16_t_stride: Int64, programs: Int32, stream: cuda.CUstream
+    d_y_bf16_t_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     scale = cute.make_tensor(scale_ptr, cute.make_layout((4096,), stride=(1,)))
     d_y = cute.make_tensor(d_y_ptr, cute.make_layout((T, 4096), stride=(d_y_t_stride, 1)))
     d_y_bf16 = cute.make_tensor(d_y_bf16_ptr, cute.make_layout((T, 4096), stride=(d_y_bf16_t_stride, 1)))
     w8a16_grad_d_y_bf16_rows(scale, d_y, d_y_bf16, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 
@@ -122,6 +124,8 @@ def w8a16_grad_w_bf16_rows(w: cute.Tensor, w_bf16: cute.Tensor):
     # A block owns 1 of N, 2048 of K (rows). K: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     rest = block // 2
     n = rest
     k = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
@@ -136,13 +140,13 @@ def w8a16_grad_w_bf16_rows(w: cute.Tensor, w_bf16: cute.Tensor):
 @cute.jit
 def launch_w8a16_grad_w_bf16(
     w_ptr: cute.Pointer, w_bf16_ptr: cute.Pointer, w_n_stride: Int64, w_bf16_n_stride: Int64, programs: Int32,
-    stream: cuda.CUstream
+    overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     w = cute.make_tensor(w_ptr, cute.make_layout((4096, 4096), stride=(w_n_stride, 1)))
     w_bf16 = cute.make_tensor(w_bf16_ptr, cute.make_layout((4096, 4096), stride=(w_bf16_n_stride, 1)))
     w8a16_grad_w_bf16_rows(w, w_bf16).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 
@@ -208,6 +212,8 @@ def w8a16_grad(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = w8a16_grad_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -310,7 +316,7 @@ def w8a16_grad(
 @cute.jit
 def launch_w8a16_grad(
     d_x_ptr: cute.Pointer, d_y_bf16_ptr: cute.Pointer, w_bf16_ptr: cute.Pointer, T: Int32, d_x_t_stride: Int64,
-    d_y_bf16_t_stride: Int64, w_bf16_n_stride: Int64, programs: Int32, stream: cuda.CUstream
+    d_y_bf16_t_stride: Int64, w_bf16_n_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     d_x = cute.make_tensor(d_x_ptr, cute.make_layout((T, 4096), stride=(d_x_t_stride, 1)))
@@ -333,7 +339,7 @@ def launch_w8a16_grad(
         tma_a, d_y_bf16, tma_b, w_bf16, w8a16_grad_unit(), d_x, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 

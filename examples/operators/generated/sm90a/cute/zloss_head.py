@@ -271,6 +271,8 @@ def zloss_head_1(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = zloss_head_1_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -399,7 +401,7 @@ def launch_zloss_head_1(
     sum_of_step1_ptr: cute.Pointer, sum_of_step2_ptr: cute.Pointer, T: Int32, hidden_t_stride: Int64,
     weight_v_stride: Int64, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64,
     sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, sum_of_step2_v_step_stride: Int64,
-    sum_of_step2_v_piece_stride: Int64, programs: Int32, stream: cuda.CUstream
+    sum_of_step2_v_piece_stride: Int64, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     hidden = cute.make_tensor(
@@ -433,7 +435,7 @@ def launch_zloss_head_1(
         tma_a, hidden, tma_b, weight, zloss_head_1_unit(), targets, max_of_step, sum_of_step1, sum_of_step2, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 
@@ -449,6 +451,8 @@ def zloss_head_2_rows(
     reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     reduce_smem_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     reduce_smem_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     t = block * 32 + thread % 32
     t_inside = t < T
     writes = (thread & 224) == 0
@@ -491,7 +495,7 @@ def launch_zloss_head_2(
     loss_ptr: cute.Pointer, lse_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer,
     sum_of_step2_ptr: cute.Pointer, T: Int32, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64,
     sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, sum_of_step2_v_step_stride: Int64,
-    sum_of_step2_v_piece_stride: Int64, z_weight: Float32, programs: Int32, stream: cuda.CUstream
+    sum_of_step2_v_piece_stride: Int64, z_weight: Float32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     loss = cute.make_tensor(loss_ptr, cute.make_layout((T,), stride=(1,)))
@@ -508,7 +512,7 @@ def launch_zloss_head_2(
         cute.make_layout((63, 8, T), stride=(sum_of_step2_v_step_stride, sum_of_step2_v_piece_stride, 1))
     )
     zloss_head_2_rows(loss, lse, max_of_step, sum_of_step1, sum_of_step2, T, z_weight).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(256, 1, 1), use_pdl=overlap, stream=stream,
     )
 
 

@@ -202,6 +202,8 @@ def zloss_head_grad_1(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = zloss_head_grad_1_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -330,7 +332,7 @@ def launch_zloss_head_grad_1(
     hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, targets_ptr: cute.Pointer, lse_ptr: cute.Pointer,
     d_loss_ptr: cute.Pointer, dz_ptr: cute.Pointer, T_length: Int32, T: Int32, hidden_t_stride: Int64,
     weight_v_stride: Int64, dz_t_within_stride: Int64, z_weight: Float32, T_piece: Int32, V_piece: Int32,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     hidden = cute.make_tensor(
@@ -355,7 +357,10 @@ def launch_zloss_head_grad_1(
     zloss_head_grad_1(
         tma_a, hidden, tma_b, weight, zloss_head_grad_1_unit(), targets, lse, d_loss, dz, T_length, T, z_weight,
         T_piece, V_piece
-    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, stream=stream,)
+    ).launch(
+        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, use_pdl=overlap,
+        stream=stream,
+    )
 
 
 @cute.struct
@@ -420,6 +425,8 @@ def zloss_head_grad_2_0(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = zloss_head_grad_2_0_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -524,7 +531,7 @@ def zloss_head_grad_2_0(
 def launch_zloss_head_grad_2_0(
     weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_2_0_ptr: cute.Pointer, T_length: Int32,
     weight_v_stride: Int64, dz_t_within_stride: Int64, merged_2_0_t_within_stride: Int64, V_piece: Int32,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(
@@ -549,7 +556,7 @@ def launch_zloss_head_grad_2_0(
         tma_a, dz, tma_b, weight, zloss_head_grad_2_0_unit(), merged_2_0, T_length, V_piece
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 
@@ -615,6 +622,8 @@ def zloss_head_grad_2_1(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = zloss_head_grad_2_1_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -729,7 +738,7 @@ def zloss_head_grad_2_1(
 def launch_zloss_head_grad_2_1(
     weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_2_0_ptr: cute.Pointer, merged_2_1_ptr: cute.Pointer,
     T_length: Int32, weight_v_stride: Int64, dz_t_within_stride: Int64, merged_2_0_t_within_stride: Int64,
-    merged_2_1_t_within_stride: Int64, V_piece: Int32, programs: Int32, stream: cuda.CUstream
+    merged_2_1_t_within_stride: Int64, V_piece: Int32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(
@@ -757,7 +766,7 @@ def launch_zloss_head_grad_2_1(
         tma_a, dz, tma_b, weight, zloss_head_grad_2_1_unit(), merged_2_0, merged_2_1, T_length, V_piece
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 
@@ -823,6 +832,8 @@ def zloss_head_grad_2_2(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = zloss_head_grad_2_2_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -948,7 +959,7 @@ def launch_zloss_head_grad_2_2(
     weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_2_0_ptr: cute.Pointer, merged_2_1_ptr: cute.Pointer,
     merged_2_2_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, dz_t_within_stride: Int64,
     merged_2_0_t_within_stride: Int64, merged_2_1_t_within_stride: Int64, merged_2_2_t_within_stride: Int64,
-    V_piece: Int32, programs: Int32, stream: cuda.CUstream
+    V_piece: Int32, programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(
@@ -979,7 +990,7 @@ def launch_zloss_head_grad_2_2(
         tma_a, dz, tma_b, weight, zloss_head_grad_2_2_unit(), merged_2_0, merged_2_1, merged_2_2, T_length, V_piece
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 
@@ -1046,6 +1057,8 @@ def zloss_head_grad_2_3(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = zloss_head_grad_2_3_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -1184,7 +1197,7 @@ def launch_zloss_head_grad_2_3(
     merged_2_1_ptr: cute.Pointer, merged_2_2_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, T: Int32,
     d_hidden_t_stride: Int64, dz_t_within_stride: Int64, merged_2_0_t_within_stride: Int64,
     merged_2_1_t_within_stride: Int64, merged_2_2_t_within_stride: Int64, T_piece: Int32, V_piece: Int32,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(
@@ -1215,7 +1228,10 @@ def launch_zloss_head_grad_2_3(
     zloss_head_grad_2_3(
         tma_a, dz, tma_b, weight, zloss_head_grad_2_3_unit(), d_hidden, merged_2_0, merged_2_1, merged_2_2, T_length, T,
         T_piece, V_piece
-    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, stream=stream,)
+    ).launch(
+        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, use_pdl=overlap,
+        stream=stream,
+    )
 
 
 @cute.struct
@@ -1280,6 +1296,8 @@ def zloss_head_grad_3(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
+    cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = zloss_head_grad_3_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -1384,7 +1402,7 @@ def zloss_head_grad_3(
 def launch_zloss_head_grad_3(
     hidden_ptr: cute.Pointer, d_weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, T_length: Int32, T: Int32,
     hidden_t_stride: Int64, d_weight_v_stride: Int64, dz_t_within_stride: Int64, T_piece: Int32, V_piece: Int32,
-    programs: Int32, stream: cuda.CUstream
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     hidden = cute.make_tensor(
@@ -1407,7 +1425,7 @@ def launch_zloss_head_grad_3(
         tma_a, dz, tma_b, hidden, zloss_head_grad_3_unit(), d_weight, T_length, T, T_piece, V_piece
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
+        min_blocks_per_mp=1, use_pdl=overlap, stream=stream,
     )
 
 

@@ -46,6 +46,8 @@ def adamw(
     scale2, seed, step
 ):
     # A program owns 1 of R, 2048 of C (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 2
     c = (program % 2) * 2048 + tl.arange(0, 2048)

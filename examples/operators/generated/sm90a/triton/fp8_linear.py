@@ -33,6 +33,8 @@ def portable_from_e4m3(x):
 @triton.jit
 def fp8_linear_x_f16(x_ptr, x_f16_ptr, x_t_stride, x_f16_t_stride):
     # A program owns 1 of T, 2048 of K (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 2
     k = (program % 2) * 2048 + tl.arange(0, 2048)
@@ -46,6 +48,8 @@ def fp8_linear_x_f16(x_ptr, x_f16_ptr, x_t_stride, x_f16_t_stride):
 @triton.jit
 def fp8_linear_w_f16(w_ptr, w_f16_ptr, w_n_stride, w_f16_n_stride):
     # A program owns 1 of N, 2048 of K (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 2
     k = (program % 2) * 2048 + tl.arange(0, 2048)
@@ -59,6 +63,8 @@ def fp8_linear_w_f16(w_ptr, w_f16_ptr, w_n_stride, w_f16_n_stride):
 @triton.jit
 def fp8_linear(x_scale_ptr, w_scale_ptr, y_ptr, x_f16_ptr, w_f16_ptr, T, x_f16_t_stride, w_f16_n_stride, y_t_stride):
     # A program owns 128 of T, 256 of N (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     x_f16_tiles = tl.make_tensor_descriptor(
         x_f16_ptr, shape=[T, 4096], strides=[x_f16_t_stride, 1], block_shape=[128, 64]
     )

@@ -23,6 +23,8 @@ def max_over_n(x):
 @triton.jit
 def int8_rows(x_ptr, q_ptr, scale_ptr, x_t_stride, q_t_stride):
     # A program owns 1 of T (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     t = tl.program_id(0)
     n = tl.arange(0, 4096)  # int8_rows.py:23
     x = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + n)

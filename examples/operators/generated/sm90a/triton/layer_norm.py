@@ -69,6 +69,8 @@ def portable_rsqrt(x):
 @triton.jit
 def layer_norm(x_ptr, weight_ptr, y_ptr, mean_ptr, rstd_ptr, x_t_stride, y_t_stride, eps):
     # A program owns 1 of T (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     t = tl.program_id(0)
     n = tl.arange(0, 4096)  # layer_norm.py:24
     x = tl.load(x_ptr + t.to(tl.int64) * x_t_stride + n)

@@ -49,6 +49,8 @@ def layer_norm_grad_1(
     d_x_t_stride, sum_of_piece_t_piece_stride
 ):
     # A program owns 1 of T.piece (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     t_piece = tl.program_id(0)
     t_piece_times_64 = t_piece * 64  # layer_norm.py:39
     piece_begin = tl.minimum(T, t_piece_times_64)
@@ -89,6 +91,8 @@ def layer_norm_grad_1(
 @triton.jit
 def layer_norm_grad_2(d_weight_ptr, sum_of_piece_ptr, T, sum_of_piece_t_piece_stride):
     # A program owns 32 of N (merge).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     n = tl.program_id(0) * 32 + tl.arange(0, 32)
     d_weight = tl.full((32,), negative_zero(), tl.float32)  # layer_norm.py:39
     for t_piece_step in tl.range(0, ((T + 63) // 64), loop_unroll_factor=64):

@@ -34,6 +34,8 @@ def linear_attention(
     q_ptr, k_ptr, v_ptr, gate_ptr, begin_ptr, end_ptr, o_ptr, T, k_t_stride, v_t_stride, q_t_stride, o_t_stride
 ):
     # A program owns 1 of B, 64 of W (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 1
     w = (program % 1) * 64 + tl.arange(0, 64)[None, :]

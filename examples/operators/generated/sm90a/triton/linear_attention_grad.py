@@ -76,6 +76,8 @@ def linear_attention_grad(
     k_t_stride, v_t_stride, d_o_t_stride, d_q_t_stride, q_t_stride, o_t_stride, d_k_t_stride, d_v_t_stride
 ):
     # A program owns 1 of B (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     b = tl.program_id(0)
     begin = tl.load(begin_ptr + b)  # linear_attention.py:47
     end = tl.load(end_ptr + b)

@@ -73,6 +73,8 @@ def sum_over_e(x):
 @triton.jit
 def router(logits_ptr, gates_ptr, T, logits_t_stride, gates_t_stride):
     # A program owns 8 of T (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     t = tl.program_id(0) * 8 + tl.arange(0, 8)[:, None]
     t_inside = t < T
     e = tl.arange(0, 128)[None, :]  # router.py:24

@@ -125,6 +125,8 @@ def portable_log(x):
 @triton.jit
 def smoothed_loss(logits_ptr, targets_ptr, loss_ptr, lse_ptr, logits_t_stride, smoothing):
     # A program owns 1 of T (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     t = tl.program_id(0)
     targets = tl.load(targets_ptr + t)  # smoothed_loss.py:32
     targets_ge_0 = targets >= 0

@@ -22,6 +22,8 @@ def smoothed_loss_grad(
     logits_ptr, targets_ptr, lse_ptr, d_loss_ptr, d_logits_ptr, logits_t_stride, d_logits_t_stride, smoothing
 ):
     # A program owns 1 of T, 2048 of V (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 63
     v = (program % 63) * 2048 + tl.arange(0, 2048)

@@ -19,6 +19,8 @@ import triton.language as tl
 @triton.jit
 def w8a16_grad_d_y_bf16(scale_ptr, d_y_ptr, d_y_bf16_ptr, d_y_t_stride, d_y_bf16_t_stride):
     # A program owns 1 of T, 2048 of N (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 2
     n = (program % 2) * 2048 + tl.arange(0, 2048)
@@ -34,6 +36,8 @@ def w8a16_grad_d_y_bf16(scale_ptr, d_y_ptr, d_y_bf16_ptr, d_y_t_stride, d_y_bf16
 @triton.jit
 def w8a16_grad_w_bf16(w_ptr, w_bf16_ptr, w_n_stride, w_bf16_n_stride):
     # A program owns 1 of N, 2048 of K (rows).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     program = tl.program_id(0)
     program_2 = program // 2
     k = (program % 2) * 2048 + tl.arange(0, 2048)
@@ -48,6 +52,8 @@ def w8a16_grad_w_bf16(w_ptr, w_bf16_ptr, w_n_stride, w_bf16_n_stride):
 @triton.jit
 def w8a16_grad(d_x_ptr, d_y_bf16_ptr, w_bf16_ptr, T, d_y_bf16_t_stride, w_bf16_n_stride, d_x_t_stride):
     # A program owns 128 of T, 256 of K (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     d_y_bf16_tiles = tl.make_tensor_descriptor(
         d_y_bf16_ptr, shape=[T, 4096], strides=[d_y_bf16_t_stride, 1], block_shape=[128, 64]
     )

@@ -129,6 +129,8 @@ def zloss_head_1(
     sum_of_step1_v_piece_stride, sum_of_step2_v_step_stride, sum_of_step2_v_piece_stride
 ):
     # A program owns 1 of V.step, 1 of V.piece, 128 of T (stream_dot).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     hidden_tiles = tl.make_tensor_descriptor(
         hidden_ptr, shape=[T, 4096], strides=[hidden_t_stride, 1], block_shape=[128, 64]
     )
@@ -198,6 +200,8 @@ def zloss_head_2(
     sum_of_step2_v_piece_stride, z_weight
 ):
     # A program owns 32 of T (merge).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     t = tl.program_id(0) * 32 + tl.arange(0, 32)[:, None]
     t_inside = t < T
     v_piece = tl.arange(0, 8)[None, :]  # zloss_head.py:26

@@ -36,6 +36,8 @@ def zloss_head_grad_1(
     dz_t_within_stride, z_weight, T_piece, V_piece
 ):
     # A program owns 128 of T.within, 256 of V.within (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     hidden_tiles = tl.make_tensor_descriptor(
         hidden_ptr, shape=[T, 4096], strides=[hidden_t_stride, 1], block_shape=[128, 64]
     )
@@ -90,6 +92,8 @@ def zloss_head_grad_2_0(
     V_piece
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -123,6 +127,8 @@ def zloss_head_grad_2_1(
     merged_2_0_t_within_stride, merged_2_1_t_within_stride, V_piece
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -187,6 +193,8 @@ def zloss_head_grad_2_2(
     merged_2_0_t_within_stride, merged_2_1_t_within_stride, merged_2_2_t_within_stride, V_piece
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -268,6 +276,8 @@ def zloss_head_grad_2_3(
     d_hidden_t_stride, T_piece, V_piece
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -362,6 +372,8 @@ def zloss_head_grad_3(
     V_piece
 ):
     # A program owns 128 of V.within, 256 of D (dot_map).
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[64, 128]
     )
