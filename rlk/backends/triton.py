@@ -66,12 +66,13 @@ other: 12.8 computes the second's ahead of the address that they share, out of a
 
 _GLOBAL = re.compile(
     r"^\s*(?:@!?%\w+\s+)?"
-    r"(?:(?:ld|st|atom|red|prefetch)\.(?!\S*(?:shared|param|local|const))|cp\.|tensormap\.)"
+    r"(?:(?:ldu?|st|atom|red|prefetchu?|multimem|tex|discard)\.(?!\S*(?:shared|param|local|const))"
+    r"|cp\.|tensormap\.)"
     r"|griddepcontrol\.wait",
     re.MULTILINE,
 )
 """What may reach global memory, and the wait for the kernels that wrote it."""
-_NEVER_WRITTEN = re.compile(r"\bld\.global\S*\.nc\b")
+_NEVER_WRITTEN = re.compile(r"\bld\.\S*\.nc\b")
 """Loads of what nothing writes while the kernel runs, which may be moved before the wait."""
 
 LINE_INFO = "TRITON_DISABLE_LINE_INFO"
@@ -165,6 +166,9 @@ def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, 
         options["maxnreg"] = kernel.registers
     on = GPUTarget(*_TRITON_TARGETS[target])
     built = triton.compile(source, target=on, options=options)
+    while built.metadata.shared > 1024 * TARGETS[target].shared and options["num_stages"] > 1:
+        options["num_stages"] -= 1  # reductions of a tile take shared memory beside its stages
+        built = triton.compile(source, target=on, options=options)
     if _tiles_share_a_place(built.asm.get("ptx", "")) and _release(triton.knobs.nvidia.ptxas) < _SOUND:
         with _other_assembler(triton.knobs.nvidia, kernel.name):
             built = triton.compile(source, target=on, options=options)
@@ -174,12 +178,11 @@ def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, 
         raise ValueError(f"{kernel.name}: {why}; use a version that rlk is tested with, or RLK_BACKEND=cute")
     if _packs_bytes_again(built.asm.get("ptx", "")):
         raise ValueError(f"{kernel.name}: ptxas would read bytes of 8-bit floats before they are converted")
-    if kernel.overlaps and not _waits_first(built.asm["ptx"]):
-        raise ValueError(f"{kernel.name}: memory is read before the kernels that write it have ended")
     file = f"{kernel.name}.{binary}"
     (folder / file).write_bytes(built.asm[binary])
     (folder / f"{kernel.name}.{text}").write_text(built.asm[text])
-    return _record(kernel, file, built.metadata)
+    overlaps = kernel.overlaps and _waits_first(built.asm["ptx"])
+    return _record(kernel, file, built.metadata, overlaps=overlaps)
 
 
 def _tiles_share_a_place(ptx: str) -> bool:
@@ -227,7 +230,7 @@ def _other_assembler(knobs: Any, name: str) -> Iterator[None]:
         yield
 
 
-def _record(kernel: KernelBuild, file: str, metadata: Any) -> LaunchRecord:
+def _record(kernel: KernelBuild, file: str, metadata: Any, *, overlaps: bool) -> LaunchRecord:
     unknown = [
         name
         for name in ("launch_cooperative_grid", "launch_pdl", "profile_scratch_size")
@@ -242,7 +245,7 @@ def _record(kernel: KernelBuild, file: str, metadata: Any) -> LaunchRecord:
         num_warps=metadata.num_warps,
         shared=metadata.shared,
         scratch=getattr(metadata, "global_scratch_size", None) or 0,
-        overlaps=kernel.overlaps,
+        overlaps=overlaps,
     )
 
 

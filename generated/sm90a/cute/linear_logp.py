@@ -306,7 +306,6 @@ def linear_logp_1(
     items = tiles * 504
     item = block // 2
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)

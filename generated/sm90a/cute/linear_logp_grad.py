@@ -265,7 +265,6 @@ def linear_logp_grad_2(
     items = tiles * 63
     item = block // 2
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -516,7 +515,6 @@ def linear_logp_grad_3_0(
     items = tiles * 16
     item = block // 2
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -713,7 +711,6 @@ def linear_logp_grad_3_1(
     items = tiles * 16
     item = block // 2
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -923,7 +920,6 @@ def linear_logp_grad_3_2(
     items = tiles * 16
     item = block // 2
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -1148,7 +1144,6 @@ def linear_logp_grad_3_3(
     items = tiles * 16
     item = block // 2
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -1391,7 +1386,6 @@ def linear_logp_grad_4(
     items = tiles * 16
     item = block // 2
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)

@@ -174,7 +174,6 @@ def matmul(
     items = tiles * 56
     item = block // 2
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)

@@ -152,7 +152,6 @@ def matmul_grad_1(
     items = tiles * 16
     item = block // 2
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -369,7 +368,6 @@ def matmul_grad_2(
     items = tiles * 16
     item = block // 2
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)

@@ -173,7 +173,6 @@ def matmul_leaf8(
     items = tiles * 32
     item = block // 2
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(24)

@@ -460,7 +460,6 @@ def paged_attention(
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 4),
     )
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     layouts = paged_attention_layouts()
     q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     k_cache_tiles = memory.k_cache.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)

@@ -686,7 +686,6 @@ def prefix_attention_1(
     work_tile = cute.make_tensor(memory.work_tile.data_ptr(), cute.make_layout(10))
     next_tile = cute.make_tensor(memory.next_tile.data_ptr(), cute.make_layout(1))
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     layouts = prefix_attention_1_layouts()
     q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     k_prefix_tiles = memory.k_prefix.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
@@ -1152,7 +1151,6 @@ def prefix_attention_2(
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 12),
     )
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     layouts = prefix_attention_2_layouts()
     q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     k_tiles = memory.k.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)

@@ -614,7 +614,6 @@ def varlen_attention(
     work_tile = cute.make_tensor(memory.work_tile.data_ptr(), cute.make_layout(10))
     next_tile = cute.make_tensor(memory.next_tile.data_ptr(), cute.make_layout(1))
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     layouts = varlen_attention_layouts()
     q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     k_tiles = memory.k.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)

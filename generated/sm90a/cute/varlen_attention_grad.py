@@ -498,7 +498,6 @@ def varlen_attention_grad_2(
         cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
     )
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     layouts = varlen_attention_grad_2_layouts()
     q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     d_o_tiles = memory.d_o.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
@@ -864,7 +863,6 @@ def varlen_attention_grad_3(
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8),
     )
     cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     layouts = varlen_attention_grad_3_layouts()
     k_tiles = memory.k.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     v_tiles = memory.v.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)

@@ -65,7 +65,6 @@ def linear_logp_grad_2(
 ):
     # A program owns 128 of T.within, 256 of V.within (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     rows_tiles = tl.make_tensor_descriptor(
         rows_ptr, shape=[T_length, 4096], strides=[rows_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -136,7 +135,6 @@ def linear_logp_grad_3_0(
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -171,7 +169,6 @@ def linear_logp_grad_3_1(
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -237,7 +234,6 @@ def linear_logp_grad_3_2(
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -320,7 +316,6 @@ def linear_logp_grad_3_3(
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -416,7 +411,6 @@ def linear_logp_grad_4(
 ):
     # A program owns 128 of V.within, 256 of D (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[64, 128]
     )

@@ -24,7 +24,6 @@ def halves(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 def matmul(x_ptr, w_ptr, residual_ptr, y_ptr, T, x_t_stride, w_n_stride, residual_t_stride, y_t_stride):
     # A program owns 128 of T, 256 of N (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     x_tiles = tl.make_tensor_descriptor(x_ptr, shape=[T, 4096], strides=[x_t_stride, 1], block_shape=[128, 64])
     w_tiles = tl.make_tensor_descriptor(w_ptr, shape=[14336, 4096], strides=[w_n_stride, 1], block_shape=[256, 64])
     for program in tl.range(tl.program_id(0), ((T + 127) // 128) * 56, tl.num_programs(0), flatten=True):

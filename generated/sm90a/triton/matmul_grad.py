@@ -22,7 +22,6 @@ import triton.language as tl
 def matmul_grad_1(w_ptr, d_y_ptr, d_x_ptr, T, d_y_t_stride, w_n_stride, d_x_t_stride):
     # A program owns 128 of T, 256 of K (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     d_y_tiles = tl.make_tensor_descriptor(d_y_ptr, shape=[T, 14336], strides=[d_y_t_stride, 1], block_shape=[128, 64])
     w_tiles = tl.make_tensor_descriptor(w_ptr, shape=[14336, 4096], strides=[w_n_stride, 1], block_shape=[64, 256])
     for program in tl.range(tl.program_id(0), ((T + 127) // 128) * 16, tl.num_programs(0), flatten=True):
@@ -61,7 +60,6 @@ def matmul_grad_3(d_y_ptr, d_residual_ptr, d_y_t_stride, d_residual_t_stride):
 def matmul_grad_2(x_ptr, d_y_ptr, d_w_ptr, T, d_y_t_stride, x_t_stride, T_length, d_w_n_stride, T_piece):
     # A program owns 128 of N, 256 of K (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     for program in tl.range(tl.program_id(0), 1792, tl.num_programs(0)):
         band = 16 * 16
         band_first = program // band * 16
