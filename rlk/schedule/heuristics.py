@@ -42,6 +42,8 @@ SUMMED_VECTOR, SUMMED_ROWS = 8, 8  # of sums of rows: elements of a lane, and ro
 GATHERED_LANE, GATHERED_REGISTERS = 8, 80
 """Elements and registers of a lane where chunks are read at loaded indices: 24 warps an SM. The tokens of a
 loss of 16.8 M take 113 us on an H200 so, 114 with 64 registers, 120 with 96; 118 with 16 elements and 128."""
+STREAMING_WARPS, STREAMED_AHEAD = 8, 16
+"""Of whole rows whose programs leave SMs idle, and the chunks whose loads are in flight together."""
 FEW_WARPS = 4  # of a row with one sum after the other: each waits for all of its warps
 WIDEST_STATE = 64  # columns that a program has of a carried matrix
 LONGEST_STATE = 256  # elements of such a column: two lanes for each
@@ -423,7 +425,21 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
         return replace(chosen, warps=min(8, many), levels=True, registers=GATHERED_REGISTERS)
     if _loops(kernel) and not found.parallel:  # one program: it waits for all of its warps
         return replace(chosen, warps=min(placed, FEW_WARPS))
-    return replace(chosen, warps=min(placed, FEW_WARPS), late=True) if _sums_of_sums(kernel) else chosen
+    if _sums_of_sums(kernel):
+        return replace(chosen, warps=min(placed, FEW_WARPS), late=True)
+    if _streams_whole_rows(kernel) and held <= ROWS and _programs(found, extents) < PROGRAMS:
+        return replace(chosen, warps=max(placed, STREAMING_WARPS), unroll=STREAMED_AHEAD)
+    return chosen
+
+
+def _streams_whole_rows(kernel: Kernel) -> bool:
+    """Return whether a program reads chunks of a whole row, one after the other."""
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    return bool(loops) and all(_by_chunks(loop) and loop.axis.split is None for loop in loops)
+
+
+def _programs(found: Roles, extents: Mapping[str, int]) -> int:
+    return math.prod(extents.get(a.name, ROWS_ALONE if a.dynamic else 1) for a in found.parallel)
 
 
 def _gathers(kernel: Kernel) -> bool:
@@ -529,8 +545,7 @@ def _partials(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str
     steps = max(1, min(64, UNROLLED // padded(max(bodies, default=1))))
     held = _held(found)
     many, columns = held >= 8, 32
-    programs = math.prod(extents.get(a.name, ROWS_ALONE if a.dynamic else 1) for a in found.parallel)
-    alone = many and programs < ROWS_ALONE
+    alone = many and _programs(found, extents) < ROWS_ALONE
     if alone:
         # by one warp, ptxas loads the states of all unrolled steps before it merges the first
         columns, steps = max(1, target.warp // held), max(steps, _ahead(kernel, extents))
