@@ -248,8 +248,6 @@ def swiglu_linear_grad_1(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
-    cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = swiglu_linear_grad_1_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
@@ -257,6 +255,7 @@ def swiglu_linear_grad_1(
     tiles = (T + 255) // 256
     items = tiles * 32
     item = block // 2
+    cute.arch.griddepcontrol_wait()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -500,14 +499,13 @@ def swiglu_linear_grad_2(
         tx_count=32768,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
-    cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = swiglu_linear_grad_2_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
     tiles = (T + 255) // 256
     items = tiles * 32
     item = block // 2
+    cute.arch.griddepcontrol_wait()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -752,14 +750,13 @@ def swiglu_linear_grad_3(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
-    cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = swiglu_linear_grad_3_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
     tiles = (4096 + 255) // 256
     items = tiles * 16
     item = block // 2
+    cute.arch.griddepcontrol_wait()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
@@ -940,14 +937,13 @@ def swiglu_linear_grad_4(
         tx_count=49152,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
-    cute.arch.griddepcontrol_wait()
-    cute.arch.griddepcontrol_launch_dependents()
     layout_a, layout_b = swiglu_linear_grad_4_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
     tiles = (4096 + 255) // 256
     items = tiles * 16
     item = block // 2
+    cute.arch.griddepcontrol_wait()
     if group == 0:
         # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)

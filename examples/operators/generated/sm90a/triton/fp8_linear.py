@@ -64,7 +64,6 @@ def fp8_linear_w_f16(w_ptr, w_f16_ptr, w_n_stride, w_f16_n_stride):
 def fp8_linear(x_scale_ptr, w_scale_ptr, y_ptr, x_f16_ptr, w_f16_ptr, T, x_f16_t_stride, w_f16_n_stride, y_t_stride):
     # A program owns 128 of T, 256 of N (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     x_f16_tiles = tl.make_tensor_descriptor(
         x_f16_ptr, shape=[T, 4096], strides=[x_f16_t_stride, 1], block_shape=[128, 64]
     )

@@ -72,7 +72,6 @@ def portable_sigmoid(x):
 def swiglu_linear(x_ptr, gate_ptr, up_ptr, y_ptr, T, x_t_stride, gate_n_stride, up_n_stride, y_t_stride):
     # A program owns 128 of T, 128 of N (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     x_tiles = tl.make_tensor_descriptor(x_ptr, shape=[T, 4096], strides=[x_t_stride, 1], block_shape=[128, 64])
     gate_tiles = tl.make_tensor_descriptor(
         gate_ptr, shape=[4096, 4096], strides=[gate_n_stride, 1], block_shape=[128, 64]

@@ -81,7 +81,6 @@ def swiglu_linear_grad_1(
 ):
     # A program owns 128 of T, 128 of N (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     x_tiles = tl.make_tensor_descriptor(x_ptr, shape=[T, 4096], strides=[x_t_stride, 1], block_shape=[128, 64])
     up_tiles = tl.make_tensor_descriptor(up_ptr, shape=[4096, 4096], strides=[up_n_stride, 1], block_shape=[128, 64])
     gate_tiles = tl.make_tensor_descriptor(
@@ -139,7 +138,6 @@ def swiglu_linear_grad_2(
 ):
     # A program owns 128 of T, 128 of K (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     d_z_bf16_tiles = tl.make_tensor_descriptor(
         d_z_bf16_ptr, shape=[T, 4096], strides=[d_z_bf16_t_stride, 1], block_shape=[128, 64]
     )
@@ -179,7 +177,6 @@ def swiglu_linear_grad_2(
 def swiglu_linear_grad_3(x_ptr, d_gate_ptr, d_z_bf16_2_ptr, T, d_z_bf16_2_t_stride, x_t_stride, d_gate_n_stride):
     # A program owns 128 of N, 256 of K (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     d_z_bf16_2_tiles = tl.make_tensor_descriptor(
         d_z_bf16_2_ptr, shape=[T, 4096], strides=[d_z_bf16_2_t_stride, 1], block_shape=[64, 128]
     )
@@ -206,7 +203,6 @@ def swiglu_linear_grad_3(x_ptr, d_gate_ptr, d_z_bf16_2_ptr, T, d_z_bf16_2_t_stri
 def swiglu_linear_grad_4(x_ptr, d_up_ptr, d_z_bf16_ptr, T, d_z_bf16_t_stride, x_t_stride, d_up_n_stride):
     # A program owns 128 of N, 256 of K (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     d_z_bf16_tiles = tl.make_tensor_descriptor(
         d_z_bf16_ptr, shape=[T, 4096], strides=[d_z_bf16_t_stride, 1], block_shape=[64, 128]
     )

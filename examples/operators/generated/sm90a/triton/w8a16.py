@@ -35,7 +35,6 @@ def w8a16_w_bf16(w_ptr, w_bf16_ptr, w_n_stride, w_bf16_n_stride):
 def w8a16(x_ptr, scale_ptr, y_ptr, w_bf16_ptr, T, x_t_stride, w_bf16_n_stride, y_t_stride):
     # A program owns 128 of T, 256 of N (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     x_tiles = tl.make_tensor_descriptor(x_ptr, shape=[T, 4096], strides=[x_t_stride, 1], block_shape=[128, 64])
     w_bf16_tiles = tl.make_tensor_descriptor(
         w_bf16_ptr, shape=[4096, 4096], strides=[w_bf16_n_stride, 1], block_shape=[256, 64]

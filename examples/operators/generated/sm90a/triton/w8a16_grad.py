@@ -53,7 +53,6 @@ def w8a16_grad_w_bf16(w_ptr, w_bf16_ptr, w_n_stride, w_bf16_n_stride):
 def w8a16_grad(d_x_ptr, d_y_bf16_ptr, w_bf16_ptr, T, d_y_bf16_t_stride, w_bf16_n_stride, d_x_t_stride):
     # A program owns 128 of T, 256 of K (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     d_y_bf16_tiles = tl.make_tensor_descriptor(
         d_y_bf16_ptr, shape=[T, 4096], strides=[d_y_bf16_t_stride, 1], block_shape=[128, 64]
     )

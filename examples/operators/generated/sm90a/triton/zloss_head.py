@@ -130,7 +130,6 @@ def zloss_head_1(
 ):
     # A program owns 1 of V.step, 1 of V.piece, 128 of T (stream_dot).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     hidden_tiles = tl.make_tensor_descriptor(
         hidden_ptr, shape=[T, 4096], strides=[hidden_t_stride, 1], block_shape=[128, 64]
     )

@@ -37,7 +37,6 @@ def zloss_head_grad_1(
 ):
     # A program owns 128 of T.within, 256 of V.within (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     hidden_tiles = tl.make_tensor_descriptor(
         hidden_ptr, shape=[T, 4096], strides=[hidden_t_stride, 1], block_shape=[128, 64]
     )
@@ -93,7 +92,6 @@ def zloss_head_grad_2_0(
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -128,7 +126,6 @@ def zloss_head_grad_2_1(
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -194,7 +191,6 @@ def zloss_head_grad_2_2(
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -277,7 +273,6 @@ def zloss_head_grad_2_3(
 ):
     # A program owns 128 of T.within, 256 of D (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[128, 64]
     )
@@ -373,7 +368,6 @@ def zloss_head_grad_3(
 ):
     # A program owns 128 of V.within, 256 of D (dot_map).
     tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
     dz_tiles = tl.make_tensor_descriptor(
         dz_ptr, shape=[T_length, 16032], strides=[dz_t_within_stride, 1], block_shape=[64, 128]
     )
