@@ -62,7 +62,7 @@ REGISTERS = {1: Registers(40, 240), 2: Registers(40, 232), 3: Registers(32, 160)
 OF_PIECES = Registers(24, 240)  # of two consumers that add pieces: accumulators live beside the epilogue
 WIDE_WITH_SUM = 128  # columns, above which a sum beside an accumulator takes registers of addresses
 NARROW = 64  # columns: a group of so few takes less time than the wait for the next stage and its issue
-NARROW_IN_FLIGHT, FEWEST_FOR_THESE = 1, 12  # groups in flight then, and stages; by two, a step takes 0.7 % more
+NARROW_IN_FLIGHT, FEWEST_FOR_THESE = 1, 12  # groups in flight then, and stages; by two it is no faster
 MOST_SEGMENTS = 512  # a lane counts the tiles of every 32nd, in registers
 THREADS_THAT_READ = 1024  # threads of an SM that prefetch one tensor of a loop: 64 registers each
 
