@@ -17,11 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from services import Torch
 
 from rlk.backends import binaries
+from rlk.backends.triton import compile_triton
 from rlk.cache import CacheKey, Store
 from rlk.env import Env
 from rlk.errors import CompileError, InternalError, LaunchError
@@ -34,6 +36,7 @@ from rlk.runtime.launch import driver
 from rlk.runtime.launch.driver import Cuda, Function, Hip
 from rlk.runtime.launch.launcher import make_launcher, parameter_layout
 from rlk.runtime.launch.record import ABI, LaunchRecord, ModuleRecord, decode_request, encode_request
+from rlk.target.facts import TARGETS
 
 pytest.importorskip("triton")
 
@@ -139,11 +142,15 @@ def scale_rows(x, y, scale, n, flag, stride, WIDTH: tl.constexpr):
 def call(k):
     pass
 """
-    for stages in (3, 40):
+    for stages in (3, 20):
         args = (replace(KERNEL.args[0], type="*bf16"), *KERNEL.args[1:])
         asked = replace(EMITTED, source=source, kernels=(replace(KERNEL, args=args, num_stages=stages),))
         record = ModuleRecord.read(compiled(workers, tmp_path / str(stages), asked)).kernels[0]
         assert (record.shared > 16384) and record.shared <= 227 * 1024, stages
+    small = patch.dict(TARGETS, {"sm_90a": replace(TARGETS["sm_90a"], shared=9)})
+    (tmp_path / "none").mkdir()
+    with small, pytest.raises(ValueError, match="scale_rows needs .* KiB of shared memory, sm_90a has 9:"):
+        compile_triton(asked, "sm_90a", tmp_path / "none")
 
 
 def test_requests_survive_the_pipe(tmp_path: Path) -> None:

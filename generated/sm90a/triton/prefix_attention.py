@@ -148,6 +148,7 @@ def prefix_attention_1(
 ):
     # A program owns 1 of H, 1 of N, 128 of W, 64 of C*G (back_to_back_gemm).
     tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     e = tl.arange(0, 128)[None, :]
     tiles = C * 4 // 64 + N
     tile = tiles - 1 - tl.program_id(0) % tiles
@@ -312,6 +313,7 @@ def prefix_attention_2(
 ):
     # A program owns 1 of H, 128 of W, 1 of B, 128 of Q*G (back_to_back_gemm).
     tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     e = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 128 + B
     tile = tiles - 1 - tl.program_id(0) % tiles

@@ -116,6 +116,7 @@ def varlen_attention(
 ):
     # A program owns 1 of H, 128 of W, 1 of B, 64 of Q*G (back_to_back_gemm).
     tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     e = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 64 + B
     tile = tiles - 1 - tl.program_id(0) % tiles

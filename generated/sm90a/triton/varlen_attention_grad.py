@@ -106,6 +106,7 @@ def varlen_attention_grad_2(
 ):
     # A program owns 1 of H, 1 of B, 128 of Q*G (back_to_back_gemm).
     tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     e = tl.arange(0, 128)[None, :]
     w = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 128 + B
@@ -202,6 +203,7 @@ def varlen_attention_grad_3(
 ):
     # A program owns 1 of H, 128 of J, 1 of B (back_to_back_gemm).
     tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
     e = tl.arange(0, 128)[None, :]
     w = tl.arange(0, 128)[None, :]
     tiles = J * 1 // 128 + B

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import metadata
 
 from rlk.ir.dims import Axis, Part
-from rlk.ir.nodes import Dot, Kernel, Program, Role
+from rlk.ir.nodes import Kernel, Program, Role
 from rlk.lower.common import abi, lists
 from rlk.lower.common.arguments import count_of, tiles_of
 from rlk.lower.common.emitted import (
@@ -31,14 +31,15 @@ from rlk.lower.triton import lists as on_lists
 from rlk.lower.triton.emit import Emitter
 from rlk.lower.triton.plan import TritonPlan, plan
 from rlk.passes.places import in_kernel
-from rlk.passes.walk import walk
+from rlk.schedule.axes import kind
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import HOPPER, Target
 
 WAIT = Line("tl.extra.cuda.gdc_wait()")
 """At the head of a kernel: those before it have ended."""
 SIGNAL = Line("tl.extra.cuda.gdc_launch_dependents()")
-"""Behind the wait of a kernel without products: the next may start, which then waits for this one."""
+"""Behind the wait, but for GEMMs: the next kernel may start, which then waits for this one."""
+GEMMS = "dot_map", "stream_dot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def lower(
     if axis is not None:
         parameters, kernels, builds, host = _on_lists(emitter, axis, kernels[0])
     if target.name == HOPPER:
-        heads = [(WAIT,) if _multiplies(kernel) else (WAIT, SIGNAL) for kernel in program.kernels]
+        heads = [(WAIT,) if kind(kernel) in GEMMS else (WAIT, SIGNAL) for kernel in program.kernels]
         kernels = [replace(each, body=(*head, *each.body)) for head, each in zip(heads, kernels, strict=True)]
         builds = [replace(each, overlaps=True) for each in builds]
     head = header(program, signature, target, numerics_id, schedules)
@@ -103,10 +104,6 @@ def lower(
     source = laid_out(render("triton", "module.py.j2", Module(head, functions, host)))
     file = f"rlk/{target.folder}/triton/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file)
-
-
-def _multiplies(kernel: Kernel) -> bool:
-    return any(isinstance(let.node, Dot) for let in walk(kernel.body))
 
 
 def _on_lists(
