@@ -65,8 +65,8 @@ a backend's are those of forward and gradient, with the functions that they call
 The last column compares the spec with the Triton text without these functions (trees, exp, log), which one
 would not write by hand.
 
-Times beside torch.compile, of the operators that were measured so far, are in [performance](performance.md);
-`benchmarks/bench_gallery.py` writes them.
+`benchmarks/bench_gallery.py` writes times beside torch.compile ([performance](performance.md)); bars that are
+missed are listed with their causes ([measured](measured/cliffs.md#the-gallery)).
 """
 TAIL = """
 ## JSD, from logits and from heads
