@@ -1,7 +1,8 @@
 """CUDA graphs whose kernels start while the one before ends, beside the same ones in order (decision 79).
 
-`python -m benchmarks.overlap --layers 12 --batch 1` prints microseconds of a decode step of a Qwen3-8B with
-so many layers, and of `logp` of so many rows, measured in turns; it fails where their bits differ.
+`python -m benchmarks.overlap --layers 12 --batch 1 --context 640` prints microseconds of a decode step of a
+Qwen3-8B with so many layers, and of `logp` of so many rows, measured in turns; it fails where their bits
+differ.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rlk.runtime.call.dispatch import dispatch
 
 
 def of(call: Callable[[], torch.Tensor], *, overlap: bool) -> Launch:
-    """Return the replay of a graph of a call, captured with kernels that start early or without."""
+    """Return the replay of a graph of a call, captured with or without early starts."""
     env = replace(Env.current(), overlap=overlap)
     with patch.object(Env, "current", staticmethod(lambda: env)):
         dispatch.forget()  # what is loaded says how it is launched

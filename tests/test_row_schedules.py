@@ -16,6 +16,7 @@ from rlk.lang import Axis, L, Outputs, Tensor, Tree, f32, i32, op
 from rlk.passes.pipeline import canonical
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
+from rlk.specs.sampling import sample
 from rlk.target.facts import target
 from rlk.testing.bits import differing
 from rlk.testing.generated import run_generated
@@ -80,6 +81,13 @@ def test_late_loads_are_behind_the_sums() -> None:
         kernel = made.emitted.source.split("def moments(")[1]
         assert (kernel.index("tl.load(weight_ptr") > kernel.index("sum_over_n(")) == behind
         assert differing(made.tensors["y"], want["y"]) == 0
+
+
+def test_chunks_of_few_whole_rows_are_in_flight_together() -> None:
+    """The controls: as many rows as fill a device, and another device."""
+    few, many = (chosen(of(sample), T=rows, V=151936) for rows in (1, 128))
+    assert (few.warps, few.unroll, many.unroll) == (8, 8, 1)
+    assert chosen(of(sample), GFX, T=1, V=151936).unroll == 1
 
 
 def test_loads_at_loaded_indices_are_in_levels() -> None:

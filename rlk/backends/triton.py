@@ -166,14 +166,20 @@ def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, 
         options["maxnreg"] = kernel.registers
     on = GPUTarget(*_TRITON_TARGETS[target])
     built = triton.compile(source, target=on, options=options)
-    room, stages = TARGETS[target].shared, kernel.num_stages
-    while built.metadata.shared > 1024 * room and stages > 1:  # reductions of a tile take some beside stages
-        stages = max(1, min(stages - 1, 1024 * room * stages // built.metadata.shared))
+    room, stages = 1024 * TARGETS[target].shared, kernel.num_stages
+    while built.metadata.shared > room and stages > 1:  # reductions of a tile take some beside stages
+        before = built.metadata.shared
+        stages = max(1, min(stages - 1, room * stages // before))
         options["num_stages"] = stages
         built = triton.compile(source, target=on, options=options)
-    if built.metadata.shared > 1024 * room:
-        needs = f"{kernel.name} needs {built.metadata.shared >> 10} KiB of shared memory, {target} has {room}"
-        raise ValueError(f"{needs}: smaller tiles, or L.keep of a product before its rows are reduced")
+        if built.metadata.shared == before:  # loops that name their own number of stages keep it
+            break
+    if built.metadata.shared > room:
+        needs = f"{kernel.name} needs {-(-built.metadata.shared // 1024)} KiB of shared memory"
+        raise ValueError(
+            f"{needs}, {target} has {room >> 10}: choose smaller tiles or fewer stages, "
+            "or write the product with L.keep before a sum of its rows"
+        )
     if _tiles_share_a_place(built.asm.get("ptx", "")) and _release(triton.knobs.nvidia.ptxas) < _SOUND:
         with _other_assembler(triton.knobs.nvidia, kernel.name):
             built = triton.compile(source, target=on, options=options)

@@ -43,8 +43,9 @@ GATHERED_LANE, GATHERED_REGISTERS = 8, 80
 """Elements and registers of a lane where chunks are read at loaded indices: 24 warps an SM. The tokens of a
 loss of 16.8 M take 113 us on an H200 so, 114 with 64 registers, 120 with 96; 118 with 16 elements and 128."""
 STREAMING_WARPS, STREAMED_AHEAD = 8, 8
-"""Of whole rows whose programs leave SMs idle, and the chunks whose loads are in flight together. A sampler
-of one row of 151936 takes 42 us on an H200 so, 46 with 16 chunks, 96 with one by 2 warps."""
+"""Warps of a program that streams a whole row where programs leave SMs idle, and the chunks whose loads are
+in flight together. A sampler of 1, 16, 64 rows of 151936 takes 42, 45, 65 us on an H200 so; with 16 chunks
+46, 48, 68; by 2 warps with one chunk 96, 102, 124."""
 FEW_WARPS = 4  # of a row with one sum after the other: each waits for all of its warps
 WIDEST_STATE = 64  # columns that a program has of a carried matrix
 LONGEST_STATE = 256  # elements of such a column: two lanes for each

@@ -39,7 +39,8 @@ class Schedule:
     tiles: indices of a parallel axis per program, by axis; 1 for axes without an entry. A power of two, or
     three or five times one, which not every lowering supports.
     placed: the dims of a tile, outermost first; other dims follow in the order of the IR.
-    warps: of a program. stages: of the pipeline of a loop's loads. unroll: unrolled steps of a loop.
+    warps: of a program. stages: of the pipeline of a loop's loads; the Triton backend compiles with fewer
+    where they exceed shared memory. unroll: unrolled steps of a loop.
     depth: K of a step of a contraction. group: consecutive row tiles of a contraction with the same columns
     (tile swizzle for L2). programs: the size of a persistent grid, whose programs loop over tiles; 0: one
     program per tile. flat: tiles and K steps of a persistent program are one loop, so that loads of the next

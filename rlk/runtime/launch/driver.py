@@ -197,7 +197,7 @@ class Hip:
 
 @cache
 def cuda_version() -> int | None:
-    """Return the driver's version of CUDA, 1000 times the major one and more; None without a driver."""
+    """Return the CUDA version that the driver supports, 1000 major + 10 minor; None without a driver."""
     version = ctypes.c_int()
     try:
         error = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))

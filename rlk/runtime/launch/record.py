@@ -24,7 +24,8 @@ class LaunchRecord:
     `num_warps` is what was asked for, and the rest 0. A TileLang kernel has another name in its file, its
     `symbol`. Of the `takes` arguments of a launch its parameters, of these `types`, are those that `order`
     says, by their places; the number of programs has the place after the last.
-    One that `overlaps` itself waits for the kernels before it: it may start while they run.
+    `overlaps`: it waits for the kernels before it ahead of its first access to memory, and may start while
+    they run.
     """
 
     name: str
