@@ -435,9 +435,10 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
 
 
 def _streams_whole_rows(kernel: Kernel) -> bool:
-    """Return whether a program reads chunks of a whole row, one after the other."""
+    """Return whether a program reads chunks of a whole row, one after the other, in loops without others."""
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
-    return bool(loops) and all(_by_chunks(loop) and loop.axis.split is None for loop in loops)
+    nested = any(isinstance(x.node, Loop) for loop in loops for x in walk(loop.body))
+    return bool(loops) and not nested and all(_by_chunks(x) and x.axis.split is None for x in loops)
 
 
 def _programs(found: Roles, extents: Mapping[str, int]) -> int:
