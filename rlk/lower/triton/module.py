@@ -31,7 +31,6 @@ from rlk.lower.triton import lists as on_lists
 from rlk.lower.triton.emit import Emitter
 from rlk.lower.triton.plan import TritonPlan, plan
 from rlk.passes.places import in_kernel
-from rlk.schedule.axes import kind
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import HOPPER, Target
 
@@ -77,6 +76,7 @@ def lower(
     checks: list[str] = []
     kernels: list[Function] = []
     builds: list[KernelBuild] = []
+    heads: list[tuple[Line, ...]] = []
     launch: dict[str, list[str]] = {}
     loop_indices = abi.turn_axes(program)
     used: list[CallArg] = []
@@ -91,12 +91,12 @@ def lower(
         about = tile_comment("program", placed.tiled, placed.kind)
         kernels.append(Function(kernel.name, tuple(map(_in_kernel, arguments)), about, body))
         builds.append(_build(kernel, emitter, arguments))
+        heads.append((WAIT,) if placed.kind in GEMMS else (WAIT, SIGNAL))
         launch[kernel.name] = _launch(kernel, placed, arguments)
     parameters, host = host_function(program, signature, used, launch)
     if axis is not None:
         parameters, kernels, builds, host = _on_lists(emitter, axis, kernels[0])
     if target.name == HOPPER:
-        heads = [(WAIT,) if kind(kernel) in GEMMS else (WAIT, SIGNAL) for kernel in program.kernels]
         kernels = [replace(each, body=(*head, *each.body)) for head, each in zip(heads, kernels, strict=True)]
         builds = [replace(each, overlaps=True) for each in builds]
     head = header(program, signature, target, numerics_id, schedules)
