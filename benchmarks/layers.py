@@ -175,8 +175,7 @@ def by_experts(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, k: int)
 @cache
 def fused(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return torch.compile's version of an elementwise part, one for each shape."""
-    torch._dynamo.config.recompile_limit = 256  # one function serves every case
-    return torch.compile(call, dynamic=False)
+    return peers.static(call)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

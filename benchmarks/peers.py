@@ -36,14 +36,19 @@ def absent(why: str) -> Callable[[], Launch]:
 
 
 def compiled(call: Callable[..., Any], *args: Any) -> Launch:
-    """Return torch.compile's version of a call on these arguments, shapes static.
+    """Return torch.compile's version of a call on these arguments, shapes static."""
+    fast = static(call)
+    return lambda: fast(*args)
+
+
+def static(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return torch.compile's version of a function, one for each shape.
 
     One function may serve every case of a run, and torch would call it uncompiled from the ninth shape on.
     """
     torch._dynamo.config.recompile_limit = 256
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    fast = torch.compile(call, dynamic=False)
-    return lambda: fast(*args)
+    return torch.compile(call, dynamic=False)
 
 
 def without_grad(call: Launch) -> Launch:
