@@ -154,30 +154,24 @@ def on_or_off(monkeypatch: pytest.MonkeyPatch, backend: str, overlap: bool) -> N
     dispatch.forget()
 
 
-@pytest.mark.parametrize("backend", ["triton", "cute"])
-def test_chains_of_kernels_have_the_bits_of_kernels_that_end_first(
-    backend: str, monkeypatch: pytest.MonkeyPatch
+def assert_the_bits_in_order(
+    made: Callable[[torch.Tensor], list[torch.Tensor]],
+    starts: list[torch.Tensor],
+    backend: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Compare what kernels make that start early, eagerly and in a graph, with what they make in order."""
     if backend == "cute" and not importlib.util.find_spec("nvidia_cutlass_dsl"):
         pytest.skip("no cutlass-dsl")
-    draw = torch.Generator("cuda").manual_seed(0)
-    new = partial(torch.randn, generator=draw, device="cuda")
-    sizes = {"up": (4 * WIDTH, WIDTH), "gate": (4 * WIDTH, WIDTH), "down": (WIDTH, 4 * WIDTH)}
-    sizes["head"] = VOCABULARY, WIDTH
-    weights = {name: (new(size) / 32).bfloat16() for name, size in sizes.items()}
-    weights["norm"] = new(WIDTH).bfloat16()
-    starts = [new(ROWS, WIDTH).bfloat16() for _ in range(ROUNDS)]
-    ids = torch.randint(0, VOCABULARY, (ROWS,), device="cuda", generator=draw)
-
     on_or_off(monkeypatch, backend, False)
-    want = [[t.clone() for t in chain(start, weights, ids)] for start in starts]
+    want = [[t.clone() for t in made(start)] for start in starts]
     torch.cuda.synchronize()
     on_or_off(monkeypatch, backend, True)
-    eager = [chain(start, weights, ids) for start in starts]
+    eager = [made(start) for start in starts]
     torch.cuda.synchronize()
     given, graph = starts[0].clone(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        replayed = chain(given, weights, ids)
+        replayed = made(given)
     of_graph = []
     for start in starts:
         given.copy_(start)
@@ -189,6 +183,21 @@ def test_chains_of_kernels_have_the_bits_of_kernels_that_end_first(
         for got, expected in zip(found, want, strict=True):
             for a, b in zip(got, expected, strict=True):
                 assert torch.equal(a.view(words[a.dtype]), b.view(words[b.dtype]))
+
+
+@pytest.mark.parametrize("backend", ["triton", "cute"])
+def test_chains_of_kernels_have_the_bits_of_kernels_that_end_first(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = torch.Generator("cuda").manual_seed(0)
+    new = partial(torch.randn, generator=draw, device="cuda")
+    sizes = {"up": (4 * WIDTH, WIDTH), "gate": (4 * WIDTH, WIDTH), "down": (WIDTH, 4 * WIDTH)}
+    sizes["head"] = VOCABULARY, WIDTH
+    weights = {name: (new(size) / 32).bfloat16() for name, size in sizes.items()}
+    weights["norm"] = new(WIDTH).bfloat16()
+    starts = [new(ROWS, WIDTH).bfloat16() for _ in range(ROUNDS)]
+    ids = torch.randint(0, VOCABULARY, (ROWS,), device="cuda", generator=draw)
+    assert_the_bits_in_order(partial(chain, weights=weights, ids=ids), starts, backend, monkeypatch)
 
 
 def forked(start: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> list[torch.Tensor]:
@@ -210,27 +219,8 @@ def forked(start: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> li
 
 @pytest.mark.parametrize("backend", ["triton", "cute"])
 def test_fills_copies_and_two_streams_leave_the_bits(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if backend == "cute" and not importlib.util.find_spec("nvidia_cutlass_dsl"):
-        pytest.skip("no cutlass-dsl")
     draw = torch.Generator("cuda").manual_seed(1)
     new = partial(torch.randn, generator=draw, device="cuda")
     weight, scale = (new(WIDTH, WIDTH) / 32).bfloat16(), new(WIDTH).bfloat16()
     starts = [new(ROWS, WIDTH).bfloat16() for _ in range(ROUNDS)]
-    on_or_off(monkeypatch, backend, False)
-    want = [forked(start, weight, scale) for start in starts]
-    torch.cuda.synchronize()
-    on_or_off(monkeypatch, backend, True)
-    eager = [forked(start, weight, scale) for start in starts]
-    given, graph = starts[0].clone(), torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = forked(given, weight, scale)
-    of_graph = []
-    for start in starts:
-        given.copy_(start)
-        graph.replay()
-        of_graph.append([t.clone() for t in replayed])
-    torch.cuda.synchronize()
-    for found in (eager, of_graph):
-        for got, expected in zip(found, want, strict=True):
-            for a, b in zip(got, expected, strict=True):
-                assert torch.equal(a.view(torch.int16), b.view(torch.int16))
+    assert_the_bits_in_order(partial(forked, weight=weight, scale=scale), starts, backend, monkeypatch)
