@@ -126,7 +126,7 @@ REFUSED = {
     "a barrier of another warpgroup": ("barrier_id=4", "barrier_id=1", "not the one of a warpgroup"),
     "memory that other kernels still write": (r" +cute.arch.griddepcontrol_.*\n", "", "before the kernels"),
     "every thread draws": (
-        r"if thread == 0:\n( +next_tile)", r"if True:\n\1", "128 threads draw"
+        r"if thread == 0:\n( +drawn)", r"if True:\n\1", "128 threads draw"
     ),
     "a tile whose end nobody says": (r", \*last_of\)\)", "))", "sent that nothing wrote"),
     "stages that nobody lets pass": (r"last_steps, all_steps, unroll", "0, 0, unroll", "were not read"),
@@ -286,17 +286,32 @@ def test_the_checker_finds_who_waits_too_much_and_who_frees_too_early(
 # --- the counter ---
 
 
-def test_each_launch_of_each_call_has_a_counter_of_its_own() -> None:
+def test_a_counter_begins_at_zero() -> None:
     seen: list[torch.Tensor] = []
 
     def host(*given: torch.Tensor) -> None:
-        assert all(g.dtype is torch.int32 and g.tolist() == [0] for g in given)
-        seen.extend(g.add_(7) for g in given)
+        assert all(g.dtype is torch.int32 and not g.any() for g in given)
+        seen.extend(given)
 
-    run = compose([], [], [From.WORK_COUNTER, From.WORK_COUNTER], {}, host, torch.device("cpu"), ({}, 0))
-    run({}, {})
-    run({}, {})
-    assert len({t.data_ptr() for t in seen}) == 4
+    compose([], [], [From.WORK_COUNTER, From.WORK_COUNTER], {}, host, torch.device("cpu"), ({}, 0))({}, {})
+    assert len(seen) == 2
+
+
+def test_a_kernel_leaves_its_counter_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tiles of both heads; 6 of each are an upper bound."""
+    counters: list[Any] = []
+    real = generated._value
+
+    def kept(argument: CallArg, *rest: Any) -> Any:
+        made = real(argument, *rest)
+        counters.extend([made] if argument.kind is From.WORK_COUNTER else [])
+        return made
+
+    monkeypatch.setattr(generated, "_value", kept)
+    ran(INPUTS)
+    edit_text(monkeypatch, cute, substituted(r"if drawn \+ 1 == items", "if drawn == items"))
+    ran(INPUTS)
+    assert [int(x[0]) for x in counters] == [0, 2 * 6]
 
 
 def test_a_record_says_that_a_kernel_has_a_work_counter() -> None:

@@ -271,10 +271,13 @@ def negative_zero():
 
 
 @cute.jit
-def next_work_tile(thread, next_tile: cute.Tensor, work_counter: cute.Pointer, blocks):
+def next_work_tile(thread, next_tile: cute.Tensor, work_counter: cute.Pointer, blocks, items):
     # Next tile index, by an atomic work counter; the first tiles are the block indices.
     if thread == 0:
-        next_tile[0] = cute.arch.atomic_add(work_counter, Int32(1), sem="relaxed", scope="gpu") + blocks
+        drawn = cute.arch.atomic_add(work_counter, Int32(1), sem="relaxed", scope="gpu")
+        next_tile[0] = drawn + blocks
+        if drawn + 1 == items:  # blocks draw as often as there are tiles: the next launch begins at zero
+            cute.arch.atomic_add(work_counter, -items, sem="relaxed", scope="gpu")
     cute.arch.barrier(barrier_id=4, number_of_threads=128)
     item = next_tile[0]
     cute.arch.barrier(barrier_id=4, number_of_threads=128)
@@ -778,7 +781,7 @@ def prefix_attention_1(
                     v_prefix_tiles
                 )
                 producer_state.advance()
-            item = next_work_tile(thread, next_tile, prefix_attention_1_work_counter, blocks)
+            item = next_work_tile(thread, next_tile, prefix_attention_1_work_counter, blocks, items)
         publish_work_tile(thread, work_tile_pipeline, tile_producer_state, work_tile, (items, *[0] * 9))
     else:
         # Consumers own 64 rows each; S of the next step is issued before the softmax of this one.

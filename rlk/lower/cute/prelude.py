@@ -398,10 +398,13 @@ def read_work_tile(
 
 
 @cute.jit
-def next_work_tile(thread, next_tile: cute.Tensor, work_counter: cute.Pointer, blocks):
+def next_work_tile(thread, next_tile: cute.Tensor, work_counter: cute.Pointer, blocks, items):
     # Next tile index, by an atomic work counter; the first tiles are the block indices.
     if thread == 0:
-        next_tile[0] = cute.arch.atomic_add(work_counter, Int32(1), sem="relaxed", scope="gpu") + blocks
+        drawn = cute.arch.atomic_add(work_counter, Int32(1), sem="relaxed", scope="gpu")
+        next_tile[0] = drawn + blocks
+        if drawn + 1 == items:  # blocks draw as often as there are tiles: the next launch begins at zero
+            cute.arch.atomic_add(work_counter, -items, sem="relaxed", scope="gpu")
     cute.arch.barrier(barrier_id=4, number_of_threads=128)
     item = next_tile[0]
     cute.arch.barrier(barrier_id=4, number_of_threads=128)

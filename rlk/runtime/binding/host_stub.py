@@ -43,6 +43,28 @@ def error_words(device: torch.device) -> torch.Tensor:
     return words if recorded else words.zero_()
 
 
+def work_counter(device: torch.device) -> torch.Tensor:
+    """Return a word that is zero when a kernel of the current stream begins: each leaves it so.
+
+    Kernels of a stream use one word, one after the other. A graph has words of its own, which it clears
+    itself: its replays may run on any stream.
+    """
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    at = device.index, torch._C._cuda_getCurrentRawStream(device.index)
+    found = _WORK_COUNTERS.get(at)
+    if found is None:
+        # not of a pool of torch's cudagraph trees, which warm up on streams that record nothing yet
+        with ThreadPoolExecutor(1) as outside:
+            found = outside.submit(_words, device, False).result().zero_()
+        found = _WORK_COUNTERS.setdefault(at, found)
+    return found
+
+
+_WORK_COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
+"""Words by device and stream."""
+
+
 def _words(device: torch.device, clear: bool) -> torch.Tensor:
     words = torch.empty(2, dtype=torch.int32, device=device)
     if clear:
@@ -90,8 +112,7 @@ def compose(
         "empty": torch.empty,
         "empty_like": torch.empty_like,
         "empty_strided": torch.empty_strided,
-        "zeros": torch.zeros,
-        "words": torch.int32,
+        "counter": work_counter,
         "f32": torch.float32,
         "host": host,
         "errors": error_words(device),
@@ -161,8 +182,8 @@ def _argument(value: Value, made: Mapping[str, str], tensors: Tensors, scope: di
     match value:
         case From.ERRORS:
             return "errors"
-        case From.WORK_COUNTER:  # of each call its own, of the stream's or the graph's memory
-            return "zeros(1, dtype=words, device=device)"
+        case From.WORK_COUNTER:
+            return "counter(device)"
         case CallArg(dim=count):  # the same of what need not be cleared
             return f"empty({_name_of(count, scope)}, dtype=f32, device=device)"
         case int():

@@ -13,7 +13,7 @@ from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBu
 
 MODULE = "module.py"
 LAUNCH = "launch.json"
-ABI = "launch-5"  # the layout of an entry and of a launch; part of every key
+ABI = "launch-6"  # the layout of an entry and of a launch; part of every key
 
 
 @dataclass(frozen=True, slots=True)
