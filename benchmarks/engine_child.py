@@ -98,7 +98,7 @@ def engine(asked: Asked, say: Say) -> None:
         rlk.integrations.vllm.register()  # its entry point, where rlk is not installed but on the path
         given |= {"quantization": "rlk", "attention_backend": "CUSTOM"}
     imported = time.perf_counter()
-    llm = LLM(asked.folder, **given, **(asked.options or {}))
+    llm = LLM(asked.folder, **given | (asked.options or {}))
     made = time.perf_counter()
     times = {"import_s": round(imported - begin, 2), "start_s": round(made - imported, 2)}
     say({**times, "warm": asked.warm, **described(llm)})

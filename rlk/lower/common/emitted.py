@@ -77,7 +77,7 @@ class From(Enum):
     )
     LENGTH = "length"  # the length of that piece
     ERRORS = "errors"  # the device's error words, i32[2]: the code, and one more than the row
-    WORK_COUNTER = "work_counter"  # a counter of the kernel named `source`, i32[1]: zero when a launch begins and ends
+    WORK_COUNTER = "work_counter"  # of the kernel named `source`, i32[1]: zero when a launch begins and ends
     SCRATCH = "scratch"  # memory of the kernel named `source`, f32[dim], uninitialized when the call begins
 
 
