@@ -20,6 +20,7 @@ from rlk.ir.dims import Axis
 from rlk.ir.nodes import Launch, MathModel, Turn
 from rlk.lower import cute
 from rlk.lower.common.emitted import CallArg, From, Signature
+from rlk.lower.cute.attention import producer
 from rlk.lower.cute.protocol import (
     Acquire,
     Hazard,
@@ -72,6 +73,23 @@ def test_fewer_blocks_than_tiles_do_them_all(form: str, programs: int) -> None:
     found = ran(FORMS[form], programs)
     assert f", {programs or 132})\n" in found.emitted.source and "while item < items:" in found.emitted.source
     assert_same(found, oracle(FORMS[form]))
+
+
+@pytest.mark.parametrize("kept", [0, 24 << 20])
+def test_heads_one_by_one_and_together_have_the_same_bits(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where L2 keeps the keys of all heads, tiles of both heads come before the next rows."""
+    monkeypatch.setattr(producer, "KEPT_IN_L2", kept)
+    taken: list[list[int]] = []
+    send = tile_scheduler.WorkTilePipeline.producer_commit
+
+    def noted(work_tile: tile_scheduler.WorkTilePipeline, state: Any) -> None:
+        send(work_tile, state)
+        taken.append(work_tile.sent[-1])
+
+    monkeypatch.setattr(tile_scheduler.WorkTilePipeline, "producer_commit", noted)
+    assert_same(ran(INPUTS, 1), oracle(INPUTS))
+    sequences = [b for _, b, *_ in taken[:-1]]
+    assert sequences == sorted(sequences, reverse=True) if kept else sequences[:6] == sequences[6:]
 
 
 def test_blocks_of_two_warpgroups_stay_where_heads_are_wide() -> None:

@@ -649,7 +649,7 @@ def prefix_attention_1(
     end_prefix: cute.Tensor, begin_asks: cute.Tensor, end_asks: cute.Tensor, place: cute.Tensor,
     m_of_piece: cute.Tensor, s_of_piece: cute.Tensor, o_of_piece: cute.Tensor, m_of_prompt: cute.Tensor,
     s_of_prompt: cute.Tensor, o_of_prompt: cute.Tensor, prefix_attention_1_work_counter: cute.Pointer, C: Int32,
-    N: Int32, T: Int32, K: Int32, scale: Float32
+    N: Int32, K: Int32, T: Int32, scale: Float32
 ):
     # A block owns 192 of C*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
@@ -694,6 +694,7 @@ def prefix_attention_1(
     k_prefix_tiles = memory.k_prefix.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
     v_prefix_tiles = memory.v_prefix.get_tensor(layouts[2].outer, swizzle=layouts[2].inner)
     tiles = C * 4 // 192 + N
+    together = K <= 6144 * N
     items = tiles * 8
     if group == 0:
         # Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles.
@@ -702,12 +703,12 @@ def prefix_attention_1(
         tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         item = block
         while item < items:
-            tile = tiles - 1 - item % tiles
+            tile = tiles - 1 - select(together, item // 8, item % tiles)
             n = segment_of(begin_asks, tile, N, lane, 4, 192)
             segment_begin = begin_asks[n].to(Int32) * 4
             segment_rows = end_asks[n].to(Int32) * 4 - segment_begin
             first = (tile - (segment_begin // 192 + n)) * 192
-            h = item // tiles
+            h = select(together, item % 8, item // tiles)
             begin_prefix_value = begin_prefix[n]  # attention.py:249
             begin_asks_value = begin_asks[n]
             end_asks_value = end_asks[n]  # attention.py:250
@@ -807,10 +808,10 @@ def prefix_attention_1(
             work_tile_pipeline, tile_consumer_state, work_tile, group, 4, 3
         )
         while item < items:
-            tile = tiles - 1 - item % tiles
+            tile = tiles - 1 - select(together, item // 8, item % tiles)
             segment_begin = begin_asks[n].to(Int32) * 4
             first = (tile - (segment_begin // 192 + n)) * 192
-            h = item // tiles
+            h = select(together, item % 8, item // tiles)
             begin_prefix_value = begin_prefix[n]  # attention.py:249
             begin_asks_value = begin_asks[n]
             end_asks_value = end_asks[n]  # attention.py:250
@@ -925,13 +926,13 @@ def launch_prefix_attention_1(
     end_prefix_ptr: cute.Pointer, begin_asks_ptr: cute.Pointer, end_asks_ptr: cute.Pointer, place_ptr: cute.Pointer,
     m_of_piece_ptr: cute.Pointer, s_of_piece_ptr: cute.Pointer, o_of_piece_ptr: cute.Pointer,
     m_of_prompt_ptr: cute.Pointer, s_of_prompt_ptr: cute.Pointer, o_of_prompt_ptr: cute.Pointer,
-    prefix_attention_1_work_counter_ptr: cute.Pointer, C: Int32, N: Int32, T: Int32, q_t_stride: Int64,
-    q_h_stride: Int64, q_g_stride: Int64, K: Int32, k_prefix_k_stride: Int64, k_prefix_h_stride: Int64,
-    v_prefix_k_stride: Int64, v_prefix_h_stride: Int64, m_of_piece_t_stride: Int64, m_of_piece_h_stride: Int64,
-    s_of_piece_t_stride: Int64, s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64,
-    o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64,
-    s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64,
-    scale: Float32, programs: Int32, overlap: Int32, stream: cuda.CUstream
+    prefix_attention_1_work_counter_ptr: cute.Pointer, C: Int32, N: Int32, K: Int32, T: Int32, q_t_stride: Int64,
+    q_h_stride: Int64, q_g_stride: Int64, k_prefix_k_stride: Int64, k_prefix_h_stride: Int64, v_prefix_k_stride: Int64,
+    v_prefix_h_stride: Int64, m_of_piece_t_stride: Int64, m_of_piece_h_stride: Int64, s_of_piece_t_stride: Int64,
+    s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64, o_of_piece_g_stride: Int64,
+    m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64, s_of_prompt_h_stride: Int64,
+    o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64, scale: Float32,
+    programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
     # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(
@@ -991,7 +992,7 @@ def launch_prefix_attention_1(
     prefix_attention_1(
         mma_qk, mma_pv, tma_k_prefix, k_prefix, tma_v_prefix, v_prefix, q, begin_prefix, end_prefix, begin_asks,
         end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt,
-        prefix_attention_1_work_counter_ptr, C, N, T, K, scale
+        prefix_attention_1_work_counter_ptr, C, N, K, T, scale
     ).launch(
         grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, use_pdl=overlap,
         stream=stream,
@@ -1471,7 +1472,7 @@ def launch_prefix_attention_2(
 def call(
     kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece,
     o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
-    o, lse, scale, C, N, T, K, Q, B, S, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride,
+    o, lse, scale, C, N, K, T, Q, B, S, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride,
     v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride,
     s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride,
     m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride,
@@ -1483,8 +1484,8 @@ def call(
     if programs > 0:
         kernels.prefix_attention_1(
             (programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece,
-            s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, prefix_attention_1_work_counter, C, N, T,
-            q_t_stride, q_h_stride, q_g_stride, K, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride,
+            s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, prefix_attention_1_work_counter, C, N, K, T,
+            q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride,
             v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride,
             o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride,
             s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride,

@@ -576,8 +576,8 @@ def varlen_attention_step(
 def varlen_attention(
     mma_qk: cute.TiledMma, mma_pv: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom,
     v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor,
-    o: cute.Tensor, lse: cute.Tensor, varlen_attention_work_counter: cute.Pointer, Q: Int32, B: Int32, T: Int32,
-    S: Int32, scale: Float32
+    o: cute.Tensor, lse: cute.Tensor, varlen_attention_work_counter: cute.Pointer, Q: Int32, B: Int32, S: Int32,
+    T: Int32, scale: Float32
 ):
     # A block owns 192 of Q*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
@@ -622,6 +622,7 @@ def varlen_attention(
     k_tiles = memory.k.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
     v_tiles = memory.v.get_tensor(layouts[2].outer, swizzle=layouts[2].inner)
     tiles = Q * 4 // 192 + B
+    together = S <= 6144 * B
     items = tiles * 8
     if group == 0:
         # Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles.
@@ -630,12 +631,12 @@ def varlen_attention(
         tile_producer_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         item = block
         while item < items:
-            tile = tiles - 1 - item % tiles
+            tile = tiles - 1 - select(together, item // 8, item % tiles)
             b = segment_of(begin_q, tile, B, lane, 4, 192)
             segment_begin = begin_q[b].to(Int32) * 4
             segment_rows = end_q[b].to(Int32) * 4 - segment_begin
             first = (tile - (segment_begin // 192 + b)) * 192
-            h = item // tiles
+            h = select(together, item % 8, item // tiles)
             begin_k_value = begin_k[b]  # attention.py:75
             end_k_value = end_k[b]  # attention.py:76
             keys = end_k_value - begin_k_value
@@ -723,10 +724,10 @@ def varlen_attention(
             work_tile_pipeline, tile_consumer_state, work_tile, group, 4, 3
         )
         while item < items:
-            tile = tiles - 1 - item % tiles
+            tile = tiles - 1 - select(together, item // 8, item % tiles)
             segment_begin = begin_q[b].to(Int32) * 4
             first = (tile - (segment_begin // 192 + b)) * 192
-            h = item // tiles
+            h = select(together, item % 8, item // tiles)
             begin_k_value = begin_k[b]  # attention.py:75
             end_k_value = end_k[b]  # attention.py:76
             keys = end_k_value - begin_k_value
@@ -844,8 +845,8 @@ def varlen_attention(
 def launch_varlen_attention(
     q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer,
     begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer,
-    varlen_attention_work_counter_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64,
-    q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64,
+    varlen_attention_work_counter_ptr: cute.Pointer, Q: Int32, B: Int32, S: Int32, T: Int32, q_t_stride: Int64,
+    q_h_stride: Int64, q_g_stride: Int64, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64,
     o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32,
     programs: Int32, overlap: Int32, stream: cuda.CUstream
 ):
@@ -883,7 +884,7 @@ def launch_varlen_attention(
     )
     varlen_attention(
         mma_qk, mma_pv, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, o, lse,
-        varlen_attention_work_counter_ptr, Q, B, T, S, scale
+        varlen_attention_work_counter_ptr, Q, B, S, T, scale
     ).launch(
         grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, use_pdl=overlap,
         stream=stream,
@@ -891,7 +892,7 @@ def launch_varlen_attention(
 
 
 def call(
-    kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, S, q_t_stride, q_h_stride, q_g_stride,
+    kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, S, T, q_t_stride, q_h_stride, q_g_stride,
     k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride,
     varlen_attention_work_counter
 ):
@@ -899,7 +900,7 @@ def call(
     programs = min((Q * 4 // 192 + B) * 8, 132)
     if programs > 0:
         kernels.varlen_attention(
-            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_work_counter, Q, B, T,
-            q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride,
-            o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_work_counter, Q, B, S, T,
+            q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride,
+            o_g_stride, lse_h_stride, lse_g_stride, scale
         )

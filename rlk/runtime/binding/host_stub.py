@@ -56,7 +56,7 @@ def work_counter(device: torch.device) -> torch.Tensor:
     if found is None:
         # not of a pool of torch's cudagraph trees, which warm up on streams that record nothing yet
         with ThreadPoolExecutor(1) as outside:
-            found = outside.submit(_words, device, False).result().zero_()
+            found = outside.submit(_words, device, False).result()[:1].zero_()
         found = _WORK_COUNTERS.setdefault(at, found)
     return found
 

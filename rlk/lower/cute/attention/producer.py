@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from rlk.ir.nodes import (
     Value,
     operands,
 )
-from rlk.ir.types import tile_axes
+from rlk.ir.types import DType, tile_axes
 from rlk.lower.common import abi
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
@@ -34,11 +35,12 @@ from rlk.lower.cute.plan import WARPGROUP, Fragment, refused
 from rlk.passes.walk import backward_slice, walk
 
 ROWS = 2  # of an accumulator that a thread has a part of
+KEPT_IN_L2 = 24 << 20  # bytes of a sequence's keys and values, of all heads, that blocks may read together
 PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
 OF_FRAME = frozenset(
     "thread block warp epilogue_tile vectors group lane memory mine row quad first_of_quad r c i "
-    "j column down stream programs tiles tile first segment_rows rows mma_qk mma_pv only share full_steps "
-    "last_steps first_steps late_steps layouts rescales".split()
+    "j column down stream programs tiles tile together first segment_rows rows mma_qk mma_pv only share "
+    "full_steps last_steps first_steps late_steps layouts rescales".split()
 ) | {*STATES, PRODUCER, TILE_PRODUCER, TILE_CONSUMER}
 
 
@@ -228,22 +230,28 @@ class AttentionEmitter(Emitter):
 
         Longest tiles first (LPT): the last rows of segments with a causal mask, the first rows where keys see
         later queries. In the latter case tiles of all heads come before the next rows: head after head takes
-        an eighth longer (measured).
+        an eighth longer (measured). So do they in a persistent kernel of sequences whose keys the L2 cache
+        keeps: the tiles of all heads that are taken last are then short.
         """
         found, tile = self.plan.segments, self.plan.rows.tile
         self.uses("segment_of")
         whole, over = self.memory.argument(abi.extent(found.whole)), found.over
         count = self.memory.extent(over)
         self.define("tiles", f"{whole} * {found.each} // {tile} + {count}")
-        count_of = lines(self.lines)
         start, *_, stop = self.bounds()
         ascending = self.by_row(start) and not self.by_row(stop)
-        together = ascending and bool(self.plan.others)
         width = f"({self.width})" if len(self.plan.others) > 1 else self.width
-        if together:
-            self.define("tile", f"{self.item} // {width}")
-        else:
-            self.define("tile", f"{'' if ascending else 'tiles - 1 - '}{self.item} % tiles")
+        tile_index, of_others = f"{self.item} % tiles", f"{self.item} // tiles"
+        if ascending and self.plan.others:
+            tile_index, of_others = f"{self.item} // {width}", f"{self.item} % {width}"
+        elif self.plan.dynamic_schedule and (kept := self.kept_keys()) is not None:
+            rows, most = kept
+            self.uses("select")
+            self.define("together", f"{rows} <= {most} * {count}")
+            tile_index = f"select(together, {self.item} // {width}, {tile_index})"
+            of_others = f"select(together, {self.item} % {width}, {of_others})"
+        count_of = lines(self.lines)
+        self.define("tile", f"{'' if ascending else 'tiles - 1 - '}{tile_index}")
         tile_of = lines(self.lines)
         segment = f"segment_of({found.begin}, tile, {count}, lane, {found.each}, {tile})"
         name = self.memory.coordinates[over] = self.let(axis_name(over), segment)
@@ -251,13 +259,31 @@ class AttentionEmitter(Emitter):
         begin = self.let("segment_begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
         self.define("segment_rows", f"{found.end}[{name}].to(Int32) * {found.each} - {begin}")
         self.define("first", f"(tile - ({begin} // {tile} + {name})) * {tile}")
-        self.other_axes(f"{self.item} % {width}" if together else f"{self.item} // tiles")
+        self.other_axes(of_others)
         fixed = (let for let in self.top() if not self.by_row(let.value) and not self.listed(let.value))
         scalar = [let for let in fixed if not isinstance(let.node, Store) and not self.waits(let)]
         inside = [v for part in self.plan.parts for let in part.loop.body.lets for v in operands(let.node)]
         wanted = {let.value for let in self.needed([*inside, *self.bounds()])}
         self.write(let for let in scalar if let.value in wanted and not self.contracted(let.value))
         return Place(count_of, tile_of, search, lines(self.lines), name)
+
+    def kept_keys(self) -> tuple[str, int] | None:
+        """Return the number of keys of all sequences, and up to how many of each L2 keeps those of all heads.
+
+        None where keys are in pages, or a kernel is for any number of heads.
+        """
+        decls = {d.name: d.type for d in self.plan.kernel.params}
+        heads = [self.memory.extent(other.axis) for other in self.plan.others]
+        found = set()
+        for copies in self.plan.streamed:
+            tile = copies.tma_tile
+            if tile is None or tile.page is not None:
+                return None
+            found.add(decls[copies.param].axes[tile.dims[-1]].name)
+        if not heads or len(found) != 1 or not all(each.isdigit() for each in heads):
+            return None
+        row = sum(copies.elements for copies in self.plan.streamed) * DType.BF16.bytes
+        return self.memory.argument(abi.extent(found.pop())), KEPT_IN_L2 // (row * math.prod(map(int, heads)))
 
     @property
     def width(self) -> str:
