@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edited_text import edit_text, substituted
+from edited_text import edit_text
 
 from rlk.errors import UnsupportedError
 from rlk.interp.run import run
@@ -20,7 +20,6 @@ from rlk.ir.nodes import MathModel, Program
 from rlk.lang import Axis, DTypeVar, L, Op, Scalar, Tensor, Variant, bf16, f16, f32, i32, i64, op
 from rlk.lower import cute
 from rlk.lower.common.emitted import Emitted, Signature
-from rlk.lower.cute import plan
 from rlk.lower.cute.functions import functions
 from rlk.passes.pipeline import canonical, specialize
 from rlk.schedule.axes import kind
@@ -217,24 +216,6 @@ def vectors_of(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str, int]]
 def test_few_rows_may_be_the_columns_of_an_instruction(m: int, columns: int, rows: int, dtype: str) -> None:
     made = agree(program(product, dtype), products(m, 200, 72, dtype), tiles=(("M", rows), ("N", columns)))
     assert f"tile = ({columns}, {rows}, 64)" in made.source
-
-
-@pytest.mark.parametrize("k", [40, 64, 136, 200, 520])
-@pytest.mark.parametrize("tile", [(("M", 64), ("N", 64)), (("M", 8), ("N", 128))])
-def test_two_groups_of_narrow_tiles_are_in_flight(
-    tile: tuple[tuple[str, int], ...], k: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The control: a stage that is released while the second group may still read it."""
-    assert "wait_group(2)" not in agree(program(product), products(20, 200, k), tiles=tile, stages=12).source
-    monkeypatch.setattr(plan, "NARROW_IN_FLIGHT", 2)  # until it was timed on a device, one group is in flight
-    given = products(20, 200, k)
-    made = agree(program(product), given, tiles=tile, stages=12)
-    assert "warpgroup.wait_group(2)" in made.source
-    assert "wait_group(2)" not in agree(program(product), given, tiles=tile, stages=11).source
-    if k > 128:
-        edit_text(monkeypatch, cute, substituted(r"k >= 2:", "k >= 1:"))
-        with pytest.raises(Fault, match="still read"):
-            agree(program(product), given, tiles=tile, stages=12)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(64, 48), (128, 80), (128, 192)])

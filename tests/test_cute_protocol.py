@@ -97,13 +97,6 @@ def test_contractions_are_sound(stages: int, consumers: int, cluster: int) -> No
     verify(gemm_protocol(stages, consumers, cluster))
 
 
-@pytest.mark.parametrize("steps_per_tile", [1, 2, 3, 5])
-def test_two_groups_in_flight_are_sound(steps_per_tile: int) -> None:
-    for cluster in (1, 2):
-        verify(gemm_protocol(6, 2, cluster, None, steps_per_tile, in_flight=2))
-    assert found(gemm_protocol(2, 2, 1, None, 4, in_flight=2)) is not None, "both stages are read for ever"
-
-
 @pytest.mark.parametrize("steps_per_tile", [1, 2, 3, 5, 7, 20])
 def test_tiles_of_any_length_are_sound(steps_per_tile: int) -> None:
     for stages in (2, 3, 4):

@@ -219,16 +219,6 @@ class ContractionText:
         return STEPS if self.plan.steps is None else str(sum(phase.steps or 0 for phase in self.plan.phases))
 
     @property
-    def runs_ahead(self) -> bool:
-        """Return whether more than one group of products is in flight."""
-        return self.plan.in_flight > 1
-
-    @property
-    def left(self) -> int:
-        """Return the stages that a tile releases when all its products are done."""
-        return min(self.plan.in_flight, self.plan.steps or 1)
-
-    @property
     def opening(self) -> int:
         """Return the instructions of the first K step."""
         short = self.plan.pieces is not None and not self.plan.pieces.steps

@@ -61,8 +61,6 @@ class Registers(NamedTuple):
 REGISTERS = {1: Registers(40, 240), 2: Registers(40, 232), 3: Registers(32, 160)}  # by consumers
 OF_PIECES = Registers(24, 240)  # of two consumers that add pieces: accumulators live beside the epilogue
 WIDE_WITH_SUM = 128  # columns, above which a sum beside an accumulator takes registers of addresses
-NARROW = 64  # columns: a group of so few takes less time than the wait for the next stage and its issue
-NARROW_IN_FLIGHT, FEWEST_FOR_THESE = 1, 12  # groups in flight then, and stages; by two it is no faster
 MOST_SEGMENTS = 512  # a lane counts the tiles of every 32nd, in registers
 THREADS_THAT_READ = 1024  # threads of an SM that prefetch one tensor of a loop: 64 registers each
 
@@ -366,14 +364,6 @@ class ContractionPlan:
     def spilled_of_warp(self) -> int:
         """Return the words of it that a warp has, which are its epilogue scratch afterwards."""
         return ROWS_OF_WARP * self.columns
-
-    @property
-    def in_flight(self) -> int:
-        """Return the groups of products that run while the next one is issued."""
-        plain = self.pieces is None and self.steps is not None and not self.prologue and not self.by_warps
-        alone = len(self.products) == 1
-        narrow = self.columns <= NARROW and self.ring.stages >= FEWEST_FOR_THESE
-        return NARROW_IN_FLIGHT if plain and alone and narrow else 1
 
     @property
     def columns_of_segments(self) -> bool:
@@ -934,7 +924,7 @@ def _check_protocol(made: ContractionPlan) -> None:
     tiles = made.phases[0].a_tiles, made.phases[0].b_tiles
     own, shared = (sum(tile.rows * made.depth * tile.dtype.bytes for tile in each) for each in tiles)
     idle, computed = made.segments is not None and not made.columns_of_segments, bool(made.prologue)
-    of = made.ring, made.consumers, made.cluster, own, shared, idle, computed, made.by_warps, made.in_flight
+    of = made.ring, made.consumers, made.cluster, own, shared, idle, computed, made.by_warps
     _sound(*of)
 
 
@@ -948,7 +938,6 @@ def _sound(
     idle: bool,
     computed: bool,
     by_warps: bool,
-    in_flight: int,
 ) -> None:
     """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     arrivals = ring.releases // (consumers * cluster)
@@ -962,7 +951,6 @@ def _sound(
         idle=idle,
         computed=computed,
         by_warps=by_warps,
-        in_flight=in_flight,
     )
     counted = protocol_ring(protocol.rings[0].name, ring.stages, ring.bytes, ring.releases)
     verify(replace(protocol, rings=(counted,)))

@@ -36,14 +36,12 @@ def gemm_protocol(
     idle: bool = False,
     computed: bool = False,
     by_warps: bool = False,
-    in_flight: int = 1,
 ) -> Protocol:
     """Return the protocol of a GEMM: one pipeline, a producer, consumers with wgmma groups in flight.
 
     idle: the last consumer has no rows in every other tile: it releases the stages unread. computed: A is
     computed in registers from the stage's tile, and written when the group before has read them. by_warps:
-    nothing is in flight, a stage is read when it is released. in_flight: groups that run while the next is
-    issued.
+    nothing is in flight, a stage is read when it is released.
 
     own, shared: bytes of A, and of B, of which a CTA loads 1 / cluster for all. arrivals: of one consumer.
     A few more than 2 * stages steps stand for any number: a slot has seen both parities after two rounds,
@@ -57,12 +55,10 @@ def gemm_protocol(
     part_time: list[Op] = []
     for begin in range(0, count, steps_per_tile):
         more = min(steps_per_tile, count - begin) - 1
-        step: tuple[Op, ...] = (*first, Drain(in_flight), free)
+        step: tuple[Op, ...] = (*first, Drain(1), free)
         if computed:
             step = (Wait("ring"), Drain(), free, Read("ring"))
-        unreleased = min(in_flight - 1, more)  # stages, while the first groups are issued
-        ends = 1 + unreleased
-        tile = [*first * ends, Repeat(more - unreleased, step), Drain(), *[free] * ends]
+        tile = [*first, Repeat(more, step), Drain(), free]
         body += [Repeat(more + 1, (*first, Drain(), free))] if by_warps else tile
         rests = begin // steps_per_tile % 2 == 0
         part_time += [Repeat(more + 1, (*first, Drain(), free))] if rests else tile
