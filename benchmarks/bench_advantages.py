@@ -36,7 +36,7 @@ def grouped(scale: str, bar: Bar | None) -> Case:
         error = float((got.cpu().double() - exact).abs().max())
         return Checked(error, compare(rlk.ops.group_advantage, (got,), rewards, groups, scale=scale))
 
-    compiled = torch.compile(plain_groups)
+    compiled = peers.static(plain_groups)
     beside = {
         "torch_eager": lambda: peers.without_grad(lambda: plain_groups(rewards)),
         "torch_compile": lambda: peers.without_grad(lambda: compiled(rewards)),

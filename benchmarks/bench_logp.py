@@ -89,7 +89,7 @@ def forward_backward(x: Inputs, bar: Bar | None) -> Case:
         rlk=lambda: selected(rlk.ops.logp),
         peers={
             "torch_eager": lambda: selected(peers.plain_logp),
-            "torch_compile": lambda: selected(torch.compile(peers.plain_logp)),
+            "torch_compile": lambda: selected(peers.static(peers.plain_logp)),
             "liger": peers.absent("its cross-entropy writes the gradient over the logits: no second launch"),
             "quack": lambda: peers.quack_logp_grad(logits, x.ids, x.seed),
         },

@@ -86,7 +86,7 @@ def case(i: Inputs, bar: Bar | None) -> Case:
         rlk=lambda: peers.with_grad(ours(i), (i.logits,), None),
         peers={
             "torch_eager": lambda: plain(peers.plain_grpo),
-            "torch_compile": lambda: plain(torch.compile(peers.plain_grpo)),
+            "torch_compile": lambda: plain(peers.static(peers.plain_grpo)),
             "liger": liger,
         },
         moved=(2 * active + 1) * 2 * i.logits.numel(),
