@@ -62,6 +62,8 @@ RANK, SCALE = 16, 2
 """Of an adapter: its rank, and lora_alpha over it."""
 MOST_ADAPTED = 64
 """Sequences that have an adapter, at most."""
+LIMITS = {"tokens": "max_num_batched_tokens", "sequences": "max_num_seqs", "context": "max_model_len"}
+"""Of `rlk warmup`, and vLLM's options."""
 STEP_TOKENS = 16384
 """Tokens of a step at most: what vLLM itself takes for `LLM` on these devices."""
 PAUSE = 0.02
@@ -613,7 +615,8 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
     options = {
         "max_model_len": model.longest, "kv_cache_memory_bytes": model.cache, "gpu_memory_utilization": 0.02,
         "compilation_config": {"cudagraph_capture_sizes": GRAPHS},
-        "max_num_seqs": max(BATCHES), "max_num_batched_tokens": STEP_TOKENS,
+        "max_num_seqs": model.samples if given.steps else max(BATCHES),
+        "max_num_batched_tokens": STEP_TOKENS,
     }  # fmt: skip
     if given.dry:
         options = {
@@ -640,9 +643,9 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
             show(made)
 
     if "rlk" in arms and not given.dry:
-        limits = {"tokens": STEP_TOKENS, "sequences": max(BATCHES), "context": model.longest}
         warmup = ["rlk.cli", "warmup", "--model-config", str(place / "config.json")]
-        warmup += [word for name, limit in limits.items() for word in (f"--{name}", str(limit))]
+        for name, option in LIMITS.items():
+            warmup += [f"--{name}", str((asked.options or {})[option])]
         children.call(warmup, "rlk", "rlk warmup", WARMUP)
     if given.steps:
         asked = replace(asked, part="steps", batches=(model.samples,), repeats=given.repeats)

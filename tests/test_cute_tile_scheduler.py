@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ from rlk.lower.cute.protocol import (
 )
 from rlk.lower.cute.protocols import scheduler_protocol
 from rlk.passes.pipeline import launched
+from rlk.runtime.binding import host_stub
 from rlk.runtime.binding.host_stub import compose
 from rlk.runtime.launch.record import read_call, write_call
 from rlk.schedule.schedule import Schedule
@@ -75,9 +78,9 @@ def test_fewer_blocks_than_tiles_do_them_all(form: str, programs: int) -> None:
     assert_same(found, oracle(FORMS[form]))
 
 
-@pytest.mark.parametrize("kept", [0, 24 << 20])
+@pytest.mark.parametrize("kept", [0, producer.KEPT_IN_L2])
 def test_heads_one_by_one_and_together_have_the_same_bits(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where L2 keeps the keys of all heads, tiles of both heads come before the next rows."""
+    """Tiles of both heads come before the next rows if L2 keeps the keys of all."""
     monkeypatch.setattr(producer, "KEPT_IN_L2", kept)
     taken: list[list[int]] = []
     send = tile_scheduler.WorkTilePipeline.producer_commit
@@ -315,7 +318,62 @@ def test_a_counter_begins_at_zero() -> None:
     assert len(seen) == 2
 
 
-def test_a_kernel_leaves_its_counter_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+HERE = torch.device("cuda", 1)
+
+
+class Streams:
+    """A machine of two devices, of which nothing is there but what the current streams are."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.device, self.stream, self.captures = 0, {0: 0, 1: 0}, {0: False, 1: False}
+        self.zeros = torch.zeros
+        current = {"Device": lambda: self.device, "CurrentRawStream": self.stream.__getitem__}
+        for name, function in current.items():
+            monkeypatch.setattr(torch._C, f"_cuda_get{name}", function, raising=False)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.captures[self.device])
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(device=device))
+        monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+        monkeypatch.setattr(torch.cuda, "device", self.on)
+        monkeypatch.setattr(torch, "zeros", lambda *shape, device, **given: self.zeros(*shape, **given))
+        monkeypatch.setattr(host_stub, "_COUNTERS", {})
+
+    @contextmanager
+    def on(self, device: torch.device) -> Iterator[None]:
+        before, self.device = self.device, device.index
+        yield
+        self.device = before
+
+    def words(self, count: int) -> list[int]:
+        """Return the addresses of counters, all alive."""
+        self.alive = [host_stub.work_counter(HERE) for _ in range(count)]
+        assert all(word.tolist() == [0] for word in self.alive)
+        return [word.data_ptr() for word in self.alive]
+
+
+def test_a_stream_has_counters_by_turns_and_shares_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = Streams(monkeypatch)
+    first = streams.words(2 * host_stub.COUNTERS)
+    assert len({*first}) == host_stub.COUNTERS and first[0] == first[host_stub.COUNTERS]
+    streams.stream[1] = 7
+    assert not {*streams.words(host_stub.COUNTERS)} & {*first} and len(host_stub._COUNTERS) == 2
+    streams.stream[0] = 9  # of a device that runs nothing of this
+    streams.words(1)
+    assert len(host_stub._COUNTERS) == 2
+
+
+@pytest.mark.parametrize("current", [0, 1])
+def test_a_graph_has_counters_of_its_own(current: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever device is the current one when its stream is recorded."""
+    streams = Streams(monkeypatch)
+    streams.device, streams.captures[1] = current, True
+    assert len({*streams.words(3)}) == 3 and not host_stub._COUNTERS
+    streams.captures = {0: True, 1: False}
+    streams.words(1)
+    assert len(host_stub._COUNTERS) == 1
+
+
+@pytest.mark.parametrize("programs", [0, 1, 2, 12])
+def test_a_kernel_leaves_its_counter_at_zero(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """For tiles of both heads; 6 of each are an upper bound."""
     counters: list[Any] = []
     real = generated._value
@@ -326,9 +384,9 @@ def test_a_kernel_leaves_its_counter_at_zero(monkeypatch: pytest.MonkeyPatch) ->
         return made
 
     monkeypatch.setattr(generated, "_value", kept)
-    ran(INPUTS)
+    ran(INPUTS, programs)
     edit_text(monkeypatch, cute, substituted(r"if drawn \+ 1 == items", "if drawn == items"))
-    ran(INPUTS)
+    ran(INPUTS, programs)
     assert [int(x[0]) for x in counters] == [0, 2 * 6]
 
 

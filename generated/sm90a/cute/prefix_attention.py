@@ -694,7 +694,7 @@ def prefix_attention_1(
     k_prefix_tiles = memory.k_prefix.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
     v_prefix_tiles = memory.v_prefix.get_tensor(layouts[2].outer, swizzle=layouts[2].inner)
     tiles = C * 4 // 192 + N
-    together = K <= 6144 * N
+    together = K // imax(N, 1) <= 3072
     items = tiles * 8
     if group == 0:
         # Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles.

@@ -622,7 +622,7 @@ def varlen_attention(
     k_tiles = memory.k.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
     v_tiles = memory.v.get_tensor(layouts[2].outer, swizzle=layouts[2].inner)
     tiles = Q * 4 // 192 + B
-    together = S <= 6144 * B
+    together = S // imax(B, 1) <= 3072
     items = tiles * 8
     if group == 0:
         # Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles.

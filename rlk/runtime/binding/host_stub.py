@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
+from itertools import cycle
+from threading import Lock
 from typing import Any, Literal, assert_never
 
 import torch
@@ -44,25 +46,37 @@ def error_words(device: torch.device) -> torch.Tensor:
 
 
 def work_counter(device: torch.device) -> torch.Tensor:
-    """Return a word that is zero when a kernel of the current stream begins: each leaves it so.
+    """Return a word that is zero when the next kernel of the device's current stream begins.
 
-    Kernels of a stream use one word, one after the other. A graph has words of its own, which it clears
-    itself: its replays may run on any stream.
+    The kernel leaves it at zero. A stream has COUNTERS words, which its launches use by turns: two of them
+    share none where a kernel of another library between them lets the second start too early (decision
+    79). A graph has words of its own, which it clears itself: its replays may run on any stream.
     """
-    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+    if device.type != "cuda":
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    if torch._C._cuda_getDevice() != device.index:  # the stream that is asked about is the current device's
+        with torch.cuda.device(device):
+            return work_counter(device)
+    if torch.cuda.is_current_stream_capturing():
         return torch.zeros(1, dtype=torch.int32, device=device)
     at = device.index, torch._C._cuda_getCurrentRawStream(device.index)
-    found = _WORK_COUNTERS.get(at)
-    if found is None:
-        # not of a pool of torch's cudagraph trees, which warm up on streams that record nothing yet
-        with ThreadPoolExecutor(1) as outside:
-            found = outside.submit(_words, device, False).result()[:1].zero_()
-        found = _WORK_COUNTERS.setdefault(at, found)
-    return found
+    words = _COUNTERS.get(at)
+    if words is None:
+        with _MAKING, ThreadPoolExecutor(1) as outside:  # not of the pool of a graph that is warmed up
+            words = _COUNTERS.get(at) or outside.submit(_counters, torch.cuda.current_stream(device)).result()
+            _COUNTERS[at] = words
+    return next(words)
 
 
-_WORK_COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
-"""Words by device and stream."""
+COUNTERS = 64
+_COUNTERS: dict[tuple[int, int], Iterator[torch.Tensor]] = {}
+"""Words by device and stream, by turns."""
+_MAKING = Lock()
+
+
+def _counters(stream: torch.cuda.Stream) -> Iterator[torch.Tensor]:
+    with torch.cuda.stream(stream):  # which allocates them, and clears them before its next launch
+        return cycle(torch.zeros(COUNTERS, dtype=torch.int32, device=stream.device).split(1))
 
 
 def _words(device: torch.device, clear: bool) -> torch.Tensor:

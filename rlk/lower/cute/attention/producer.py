@@ -35,7 +35,7 @@ from rlk.lower.cute.plan import WARPGROUP, Fragment, refused
 from rlk.passes.walk import backward_slice, walk
 
 ROWS = 2  # of an accumulator that a thread has a part of
-KEPT_IN_L2 = 24 << 20  # bytes of a sequence's keys and values, of all heads, that blocks may read together
+KEPT_IN_L2 = 12 << 20  # bytes of a sequence's keys and values, of all heads, that blocks may read together
 PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
 OF_FRAME = frozenset(
     "thread block warp epilogue_tile vectors group lane memory mine row quad first_of_quad r c i "
@@ -246,8 +246,8 @@ class AttentionEmitter(Emitter):
             tile_index, of_others = f"{self.item} // {width}", f"{self.item} % {width}"
         elif self.plan.dynamic_schedule and (kept := self.kept_keys()) is not None:
             rows, most = kept
-            self.uses("select")
-            self.define("together", f"{rows} <= {most} * {count}")
+            self.uses("select", "imax")
+            self.define("together", f"{rows} // imax({count}, 1) <= {most}")
             tile_index = f"select(together, {self.item} // {width}, {tile_index})"
             of_others = f"select(together, {self.item} % {width}, {of_others})"
         count_of = lines(self.lines)
