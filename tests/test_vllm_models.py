@@ -78,7 +78,7 @@ def test_other_families_have_the_bits(tmp_path: Path, family: str, dtype: torch.
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attention_bias": True}, "o_proj without a bias.*\n.*rlk.nn has it with one"),
+        ({"attention_bias": True}, "o_proj without a bias.*\n.*rlk.nn and transformers compute it with one"),
         ({"model_type": "mistral", "sliding_window": 20, "attention_bias": True}, "qkv_proj with a bias"),
         ({"model_type": "llama", "qkv_bias": True}, "qkv_proj with a bias"),
     ],

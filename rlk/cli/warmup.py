@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rlk.target.facts import Target
 
 SIZES = {
-    "tokens": "the most of a step; default: 8192",
-    "sequences": "the most of a step; default: 256",
-    "context": "the most tokens of a sequence; default: the model's positions",
+    "tokens": "the most tokens of a step (vLLM's max_num_batched_tokens); default: 8192",
+    "sequences": "the most sequences of a step (max_num_seqs); default: 256",
+    "context": "the most tokens of a sequence (max_model_len); default: the model's positions",
 }
 
 

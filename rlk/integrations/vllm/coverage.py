@@ -105,7 +105,8 @@ def check_arguments(given: Any) -> None:
     """Raise UnsupportedError for arguments of an engine from which vLLM would load other models first."""
     found: Found = []
     if given.quantization != RlkConfig.get_name():
-        found.append((f"quantization={given.quantization!r} beside RLK_VLLM=1", "leave one of them out"))
+        how = f'give quantization="{RlkConfig.get_name()}", or unset RLK_VLLM'
+        found.append((f"quantization={given.quantization!r} beside RLK_VLLM", how))
     refuse(found + _speculative(given))
 
 
@@ -196,7 +197,7 @@ def _bias(name: str, module: LinearBase, config: ModelConfig) -> Found:
     if field is None or has == getattr(config, field):
         return []
     words = ("with a bias", "without one") if has else ("without a bias", "with one")
-    return [(f"{name} {words[0]}", f"rlk.nn has it {words[1]}, as transformers does: use another model")]
+    return [(f"{name} {words[0]}", f"rlk.nn and transformers compute it {words[1]}: use another model")]
 
 
 def _attention(config: ModelConfig, layer: int, size: int) -> dict[str, Any]:
