@@ -88,9 +88,7 @@ def engine(asked: Asked, say: Say) -> None:
     begin = time.perf_counter()
     from vllm import LLM
 
-    given = {
-        "skip_tokenizer_init": True, "dtype": "bfloat16", "seed": 0, "max_num_seqs": max(asked.batches),
-    }  # fmt: skip
+    given = {"skip_tokenizer_init": True, "dtype": "bfloat16", "seed": 0}
     if asked.arm == "rlk":
         import rlk
         import rlk.integrations.vllm
@@ -98,7 +96,7 @@ def engine(asked: Asked, say: Say) -> None:
         rlk.integrations.vllm.register()  # its entry point, where rlk is not installed but on the path
         given |= {"quantization": "rlk", "attention_backend": "CUSTOM"}
     imported = time.perf_counter()
-    llm = LLM(asked.folder, **given | (asked.options or {}))
+    llm = LLM(asked.folder, **given, **(asked.options or {}))
     made = time.perf_counter()
     times = {"import_s": round(imported - begin, 2), "start_s": round(made - imported, 2)}
     say({**times, "warm": asked.warm, **described(llm)})

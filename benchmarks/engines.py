@@ -614,22 +614,22 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     options = {
         "max_model_len": model.longest, "kv_cache_memory_bytes": model.cache, "gpu_memory_utilization": 0.02,
-        "compilation_config": {"cudagraph_capture_sizes": GRAPHS},
-        "max_num_seqs": model.samples if given.steps else max(BATCHES),
-        "max_num_batched_tokens": STEP_TOKENS,
+        "compilation_config": {"cudagraph_capture_sizes": GRAPHS}, "max_num_batched_tokens": STEP_TOKENS,
     }  # fmt: skip
     if given.dry:
         options = {
             "max_model_len": model.longest, "kv_cache_memory_bytes": model.cache, "block_size": 16,
             "max_num_batched_tokens": 64, "enforce_eager": True,
         }  # fmt: skip
+    options["max_num_seqs"] = model.samples if given.steps else max(model.batches if given.dry else BATCHES)
     if model.ranks > 1:
         options["tensor_parallel_size"] = model.ranks
     if model.adapter:
         options |= {"enable_lora": True, "max_lora_rank": model.adapter, "max_loras": 1}
+    options |= given.options
     asked = Asked(
         "engine", "", str(place), str(children.out), model.batches, model.prompt, model.new,
-        tokens=model.tokens, options=options | given.options, seed=given.seed,
+        tokens=model.tokens, options=options, seed=given.seed,
         adapter=str(place / "adapter") if model.adapter else "",
     )  # fmt: skip
     arms = [arm for arm in ARMS if arm in given.arms.split(",")]
@@ -645,7 +645,7 @@ def measure(model: Model, given: argparse.Namespace, scratch: Path) -> None:
     if "rlk" in arms and not given.dry:
         warmup = ["rlk.cli", "warmup", "--model-config", str(place / "config.json")]
         for name, option in LIMITS.items():
-            warmup += [f"--{name}", str((asked.options or {})[option])]
+            warmup += [f"--{name}", str(options[option])]
         children.call(warmup, "rlk", "rlk warmup", WARMUP)
     if given.steps:
         asked = replace(asked, part="steps", batches=(model.samples,), repeats=given.repeats)
