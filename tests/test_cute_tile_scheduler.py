@@ -67,6 +67,19 @@ def ran(inputs: Inputs, programs: int = 2, rows: int = 192) -> generated.Ran:
     )  # fmt: skip
 
 
+def published(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Return the words of work tiles, which grow as blocks publish them."""
+    seen: list[list[int]] = []
+    send = tile_scheduler.WorkTilePipeline.producer_commit
+
+    def noted(work_tile: tile_scheduler.WorkTilePipeline, state: Any) -> None:
+        send(work_tile, state)
+        seen.append(work_tile.sent[-1])
+
+    monkeypatch.setattr(tile_scheduler.WorkTilePipeline, "producer_commit", noted)
+    return seen
+
+
 # --- the same bits ---
 
 
@@ -82,14 +95,7 @@ def test_fewer_blocks_than_tiles_do_them_all(form: str, programs: int) -> None:
 def test_heads_one_by_one_and_together_have_the_same_bits(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of both heads come before the next rows if L2 keeps the keys of all."""
     monkeypatch.setattr(producer, "KEPT_IN_L2", kept)
-    taken: list[list[int]] = []
-    send = tile_scheduler.WorkTilePipeline.producer_commit
-
-    def noted(work_tile: tile_scheduler.WorkTilePipeline, state: Any) -> None:
-        send(work_tile, state)
-        taken.append(work_tile.sent[-1])
-
-    monkeypatch.setattr(tile_scheduler.WorkTilePipeline, "producer_commit", noted)
+    taken = published(monkeypatch)
     assert_same(ran(INPUTS, 1), oracle(INPUTS))
     sequences = [b for _, b, *_ in taken[:-1]]
     assert sequences == sorted(sequences, reverse=True) if kept else sequences[:6] == sequences[6:]
@@ -187,14 +193,7 @@ def test_what_changes_the_bits_is_seen(mistake: str, monkeypatch: pytest.MonkeyP
 
 def test_each_warpgroup_has_as_many_steps_as_its_rows_need(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 300 queries of two heads each 24 rows are in the last tile: two of its warpgroups have none."""
-    inputs, seen = packed(batch((300,), (700,), group=2, e=64, w=64)), []
-    send = tile_scheduler.WorkTilePipeline.producer_commit
-
-    def noted(work_tile: tile_scheduler.WorkTilePipeline, state: Any) -> None:
-        send(work_tile, state)
-        seen.append(work_tile.sent[-1])
-
-    monkeypatch.setattr(tile_scheduler.WorkTilePipeline, "producer_commit", noted)
+    inputs, seen = packed(batch((300,), (700,), group=2, e=64, w=64)), published(monkeypatch)
     assert_same(ran(inputs, 1), oracle(inputs))
     assert seen.pop() == [4, *[0] * 9]
     for item, message in enumerate(seen):

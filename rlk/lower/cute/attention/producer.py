@@ -20,7 +20,7 @@ from rlk.ir.nodes import (
     Value,
     operands,
 )
-from rlk.ir.types import DType, tile_axes
+from rlk.ir.types import tile_axes
 from rlk.lower.common import abi
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
@@ -282,7 +282,7 @@ class AttentionEmitter(Emitter):
             found.add(decls[copies.param].axes[tile.dims[-1]].name)
         if not heads or len(found) != 1 or not all(each.isdigit() for each in heads):
             return None
-        row = sum(copies.elements for copies in self.plan.streamed) * DType.BF16.bytes
+        row = sum(copies.elements for copies in self.plan.streamed) * self.plan.dtype.bytes
         return self.memory.argument(abi.extent(found.pop())), KEPT_IN_L2 // (row * math.prod(map(int, heads)))
 
     @property
